@@ -1,0 +1,37 @@
+# Two commands for a fresh clone: `make fit` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+CONFIG ?= configs/fedobp_fashion10k.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fit test lint format clean
+
+help:            ## show the commands
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
+
+setup: $(VENV)/.installed  ## make .venv and install the package with its test tools
+
+$(VENV)/.installed: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+fit: setup       ## train the main job on embedded data: CONFIG=configs/….yaml, ARGS='--seed 7'
+	$(BIN)/pfl-fit --config $(CONFIG) $(ARGS)
+
+test: setup      ## run the whole test suite: ARGS='-k fedobp'
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup      ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup    ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:           ## remove the environment and caches (runs and data stay)
+	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,98 @@
+"""How clients and server cooperate: the seven steps of a visit and a round. Their defaults are FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pfl_lightning import ledger
+from pfl_lightning.client import ClientModule
+from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.vector import Layout
+
+
+@dataclass
+class Server:
+    """What every rank knows alike: the global model and what an algorithm lets the server remember."""
+
+    vector: Tensor
+    """The global model [S]: parameters, then floating-point buffers."""
+    initial: Tensor
+    """The model that everything started from [S]."""
+    layout: Layout
+    num_clients: int
+    round: int = 0
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def theta(self) -> Tensor:
+        """The global parameters [P]."""
+        return self.vector[: self.layout.num_parameters]
+
+
+class Algorithm:
+    """Override the steps that differ from FedAvg; declare hyperparameters as dataclass fields of the subclass.
+
+    An algorithm knows nothing of ranks, files or logging, and sets nothing on itself: what persists lives in
+    `client.memory`, `client.mask` and `server.memory`.
+    """
+
+    weighting: Literal["samples", "uniform"] = "samples"
+    bn_buffers: Literal["average", "local"] = "average"
+
+    @property
+    def partial_upload(self) -> bool:
+        """Whether clients keep some entries out of the mean; weights are then summed per entry."""
+        return self.bn_buffers == "local"
+
+    def setup(self, client: ClientModule, server: Server) -> None:
+        """A client's first visit: set the first mask, declare what it remembers."""
+        if self.bn_buffers == "local":
+            client.mask[server.layout.num_parameters :] = True
+
+    def download(self, client: ClientModule, server: Server) -> None:
+        """Make the starting model of the visit: personal entries stay, the rest comes from the server."""
+        torch.where(client.mask, client.vector, server.vector, out=client.vector)
+
+    def fit(self, client: ClientModule, server: Server) -> None:
+        """Train on the client's own data."""
+        client.train_epochs()
+
+    def travels(self, client: ClientModule) -> Tensor | None:
+        """The entries that client and server exchange, bool [S]; None for all of them."""
+        return ~client.mask if self.partial_upload else None
+
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        """What leaves the client."""
+        entries = self.travels(client)
+        share = {} if entries is None else {"vector": entries}
+        return Upload(client.id, {"vector": client.vector.clone()}, client.weight, share)
+
+    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> None:
+        """The server's step: by default the weighted mean of each entry over those who share it."""
+        per_entry = ("vector",) if self.partial_upload else ()
+        server.vector.copy_(comm.mean(uploads, {"vector": server.vector}, per_entry)["vector"])
+
+    def personalize(self, client: ClientModule, server: Server) -> None:
+        """Make the model that is evaluated for a client that is not being trained."""
+        self.download(client, server)
+
+    def test(self, client: ClientModule, server: Server) -> Tensor:
+        """The sums of the task's metrics for the client's present model."""
+        return client.test()
+
+    def down_bytes(self, client: ClientModule, server: Server) -> int:
+        """Bytes the server sends to a client at a visit; a mask that is used is known to both sides."""
+        entries = self.travels(client)
+        return ledger.dense_bytes(server.layout.size if entries is None else int(entries.sum()))
+
+    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
+        """Bytes a client sends: every entry that it shares."""
+        return sum(
+            ledger.dense_bytes(int(upload.share[name].sum()) if name in upload.share else value.numel())
+            for name, value in upload.values.items()
+        )

@@ -1,0 +1,136 @@
+"""From one command to all ranks: how many there are, how they start, and how they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal
+
+import joblib
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.fabric.strategies import DDPStrategy, Strategy
+from torch.multiprocessing import ProcessExitedException
+
+from pfl_lightning.errors import ConfigError, require
+
+INTERRUPTED = 130
+GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class FabricConfig:
+    """Where to run."""
+
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is a GPU, else CPU."""
+    devices: int | Literal["auto"] = "auto"
+    """Ranks per node. auto: every GPU; on CPU one single-thread rank per physical core the job may use; never more
+    than a cohort has clients."""
+    num_nodes: int = 1
+    """Machines, under SLURM or torchrun."""
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    """Precision of the forward and backward pass."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        require(self.devices == "auto" or self.devices >= 1, "devices", self.devices, "auto or a whole number >= 1")
+        require(self.num_nodes >= 1, "num_nodes", self.num_nodes, "a whole number >= 1")
+        has_gpu = torch.cuda.is_available()
+        require(self.accelerator != "cuda" or has_gpu, "accelerator", "cuda", "cpu or auto: no CUDA device is here")
+        if self.on_gpu and self.devices != "auto":
+            require(self.devices <= (n := torch.cuda.device_count()), "devices", self.devices, f"at most {n} (GPUs here)")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the run is on CUDA devices."""
+        return self.accelerator == "cuda" or (self.accelerator == "auto" and torch.cuda.is_available())
+
+
+def usable_cores() -> int:
+    """Physical cores that this job may use: affinity, cgroup limits and SLURM considered."""
+    cores = int(joblib.cpu_count(only_physical_cores=True))
+    return min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))
+
+
+def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
+    """A Fabric, not launched yet."""
+    if not config.on_gpu:
+        torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
+    devices = config.devices
+    managed = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
+    if devices == "auto":
+        if managed:
+            devices = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE", "1"))
+        else:
+            available = torch.cuda.device_count() if config.on_gpu else usable_cores()
+            devices = max(1, min(available, -(-cohort_size // config.num_nodes)))
+    if config.num_nodes > 1 and not managed:
+        raise ConfigError(f"fabric.num_nodes: {config.num_nodes} needs SLURM (srun) or torchrun to start the other nodes")
+    strategy: str | Strategy = "auto"
+    if devices * config.num_nodes > 1:
+        if config.on_gpu:
+            strategy = DDPStrategy(process_group_backend="cpu:gloo,cuda:nccl")
+        else:
+            strategy = DDPStrategy(process_group_backend="gloo", start_method="popen" if managed else "fork")
+    return Fabric(
+        accelerator="cuda" if config.on_gpu else "cpu",
+        devices=devices,
+        num_nodes=config.num_nodes,
+        precision=config.precision,
+        strategy=strategy,
+    )
+
+
+def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
+    """Run `work` on every rank; returns the exit code. A rank that ends with `SystemExit` sets it."""
+    try:
+        fabric.launch(work)
+        return 0
+    except ProcessExitedException as error:  # a forked rank has said what was wrong and left with a code
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        _interrupt_children()
+        return INTERRUPTED
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside the block the first Ctrl-C raises `KeyboardInterrupt`, and nothing disturbs the tidying up that follows.
+
+    A rank that waits for another one may see the other's end before its own signal: that is an interrupt as well.
+    """
+    requested = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher terminates ranks when a first one has ended
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    except Exception as error:
+        if requested:
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _interrupt_children() -> None:
+    """Ctrl-C reaches a whole terminal, but `kill -INT` only this process: pass it on, then wait for the ranks' end."""
+    children = multiprocessing.active_children()
+    for child in children:
+        if child.pid:
+            os.kill(child.pid, signal.SIGINT)
+    for child in children:
+        child.join(GRACE_SECONDS)
+        if child.is_alive():
+            child.kill()

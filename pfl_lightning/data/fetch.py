@@ -1,0 +1,135 @@
+"""Getting a data set once per machine: our own file, or the first route that works, verified and kept in our format."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from filelock import FileLock
+from rich.console import Console
+
+from pfl_lightning.data.federated import Samples
+from pfl_lightning.data.store import RouteError, content_sha256, read_samples, write_samples
+from pfl_lightning.errors import ConfigError
+
+
+class Route(NamedTuple):
+    """One way to get a data set."""
+
+    name: str
+    """As it is told to the user."""
+    load: Callable[[Path], Samples]
+    """Gets the samples, with an empty directory to work in; any exception means that the route does not work here."""
+    online: bool
+    """Whether it uses the network."""
+
+
+class Recipe(NamedTuple):
+    """How to get a data set, and how to know that it is the right one."""
+
+    name: str
+    routes: list[Route]
+    by_hand: str
+    """The files that a person can place in the root directory instead."""
+    shape: tuple[int, int, int, int]
+    """Of all images. # (N, H, W, C)"""
+    num_train: int
+    num_classes: int
+    sha256: str = ""
+    """Content checksum; empty where it is not known and a route's own check must do."""
+
+    def check(self, samples: Samples) -> None:
+        """Raise a `RouteError` unless sizes, types and labels are those of this set."""
+        x, y = samples.x, samples.y
+        if x.dtype != torch.uint8 or tuple(x.shape) != self.shape or samples.num_train != self.num_train:
+            raise RouteError(f"wrong content: images {x.dtype} {tuple(x.shape)} in place of bytes {self.shape}")
+        if y.dtype != torch.int64 or y.shape != self.shape[:1] or y.min() < 0 or y.max() >= self.num_classes:
+            raise RouteError(f"wrong content: labels must be {self.shape[0]} numbers from 0 to {self.num_classes - 1}")
+
+
+def obtain(recipe: Recipe, root: Path, download: bool) -> Samples:
+    """The samples of our file `<root>/<name>.safetensors`, which is made first where it is missing or damaged.
+
+    Processes that ask at the same time wait for the first. A root that can only be read may still hold the original
+    files: they are used, and nothing is kept.
+
+    Args:
+        recipe: the data set.
+        root: directory of the data sets.
+        download: whether routes that use the network may be tried.
+    """
+    path, tried = root / f"{recipe.name}.safetensors", list[str]()
+    if (samples := _own_file(path, recipe, tried)) is not None:
+        return samples
+    if root.is_dir() and not os.access(root, os.W_OK):
+        with tempfile.TemporaryDirectory() as scratch:
+            samples = _first_that_works(recipe, False, Path(scratch), tried)
+    else:
+        samples = _fetch_once(recipe, root, path, download, tried)
+    if samples is None:
+        raise ConfigError(
+            f"data: {recipe.name} is not in {root} and could not be fetched. Tried: {'; '.join(tried)}. "
+            f"To place it by hand, put into {root} (data.root or PFL_DATA): {recipe.by_hand}"
+        )
+    return samples
+
+
+def _fetch_once(recipe: Recipe, root: Path, path: Path, download: bool, tried: list[str]) -> Samples | None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{recipe.name}.lock"):
+            tried.clear()
+            if (samples := _own_file(path, recipe, tried)) is not None:
+                return samples
+            with tempfile.TemporaryDirectory(dir=root, prefix=f".{recipe.name}-") as scratch:
+                samples = _first_that_works(recipe, download, Path(scratch), tried)
+                if samples is not None:
+                    write_samples(samples, path, Path(scratch))
+                return samples
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(f"data.root: cannot write to {root} ({why}); set data.root or PFL_DATA to another directory") from error
+
+
+def _own_file(path: Path, recipe: Recipe, tried: list[str]) -> Samples | None:
+    if not path.exists():
+        tried.append(f"{path.name} (not there)")
+        return None
+    try:
+        samples = read_samples(path, recipe.sha256)
+        recipe.check(samples)
+    except RouteError as error:
+        tried.append(f"{path.name} ({error})")
+        return None
+    return samples
+
+
+def _first_that_works(recipe: Recipe, download: bool, scratch: Path, tried: list[str]) -> Samples | None:
+    console = Console(stderr=True, highlight=False)
+    for number, route in enumerate(recipe.routes):
+        if route.online and not download:
+            tried.append(f"{route.name} (not asked: no download)")
+            continue
+        place = scratch / str(number)
+        place.mkdir()
+        try:
+            samples = route.load(place)
+            recipe.check(samples)
+            if recipe.sha256 and content_sha256(samples) != recipe.sha256:
+                raise RouteError("wrong content: the checksum differs")
+        except Exception as error:
+            # whatever goes wrong in a route (network, archive, decoder), the next one may still work
+            tried.append(f"{route.name} ({_one_line(error)})")
+        else:
+            console.print(f"{recipe.name}: {len(samples.y)} images from {route.name}, verified", soft_wrap=True)
+            return samples
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__

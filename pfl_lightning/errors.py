@@ -1,0 +1,30 @@
+"""What can go wrong for a person, told in one line and without a traceback."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work. The message names the key and what is allowed."""
+
+    exit_code = 2
+    collective = True
+    """Whether every rank meets the error alike, so that one of them says it."""
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, such as a full disk."""
+
+    exit_code = 1
+    collective = False
+
+
+class DivergedError(RunError):
+    """A client whose upload is not finite or out of range; the ranks have told each other."""
+
+    collective = True
+
+
+def require(condition: bool, key: str, value: object, allowed: str) -> None:
+    """Raise a `ConfigError` that names `key`, the value it has and what is allowed, unless `condition` holds."""
+    if not condition:
+        raise ConfigError(f"{key}: {value!r} is not allowed; use {allowed}")

@@ -1,0 +1,211 @@
+"""The federated loop: a round is a straight line, the same on one rank and on many."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from pfl_lightning.algorithm import Algorithm, Server
+from pfl_lightning.client import ClientModule, LocalTraining
+from pfl_lightning.cohort import assign, derive_seed, draw_cohort
+from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import RunError, require
+from pfl_lightning.history import ALL_MOMENTS, History
+from pfl_lightning.monitor import Monitor, RoundRecord
+from pfl_lightning.stopwatch import Stopwatch
+from pfl_lightning.store import ClientStore
+from pfl_lightning.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long and with whom to train."""
+
+    rounds: int = 100
+    """Number of federated rounds."""
+    participation: float = 1.0
+    """Share of the clients that take part in a round."""
+    local_epochs: int = 1
+    """Passes over a client's training data at a visit."""
+    batch_size: int = 32
+    """Samples per local step. A last batch of one sample joins the one before."""
+    eval_every: int = 10
+    """Every so many rounds, and after the last, all clients are evaluated; 0: never."""
+    finetune_epochs: int = 0
+    """At evaluations also test a throw-away copy of each client's model after this many epochs on its own data."""
+    test_batch_size: int = 1024
+    """Samples per forward pass in tests."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        require(0 < self.participation <= 1, "participation", self.participation, "a number above 0 and up to 1")
+        for key, least in dict(
+            rounds=1, local_epochs=0, batch_size=1, eval_every=0, finetune_epochs=0, test_batch_size=1
+        ).items():
+            require(getattr(self, key) >= least, key, getattr(self, key), f"a whole number >= {least}")
+
+
+class FederatedFabricLoop:
+    """Trains a federation: `fit` runs the rounds, `round` is one of them, `evaluate` tests every client.
+
+    The server is replicated: every rank holds the same one, draws the same cohort and enters the same collectives.
+
+    Args:
+        fabric: a launched Fabric.
+        task: what is learned.
+        algorithm: how clients cooperate.
+        data: who has what; already set up.
+        config: rounds, participation, local training, evaluation.
+        seed: the source of all randomness.
+        monitor: told of every round; given on rank 0 only.
+        on_round_end: called after every round on every rank, e.g. to write a checkpoint.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        task: Task,
+        algorithm: Algorithm,
+        data: FederatedData,
+        config: LoopConfig,
+        seed: int = 0,
+        monitor: Monitor | None = None,
+        on_round_end: Sequence[Callable[[FederatedFabricLoop], None]] = (),
+    ) -> None:
+        if fabric.device.type == "cpu":
+            torch.set_num_threads(1)  # more threads in one process are slower; other ranks use the other cores
+        self.algorithm, self.data, self.config, self.seed = algorithm, data, config, seed
+        self.monitor, self.on_round_end = monitor, on_round_end
+        torch.manual_seed(derive_seed(seed, "initial model"))
+        task.build(data.spec)
+        data.to(fabric.device)
+        local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size)
+        self.client = ClientModule(fabric.to_device(task), data, local, fabric, seed)
+        initial = self.client.vector.clone()
+        self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
+        self.comm = Comm(fabric)
+        self.store = ClientStore(data.num_clients, self.comm)
+        self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
+        self.watch = Stopwatch()
+        if not self.comm.all_same(torch.tensor(int(self.model_sha256()[:15], 16))):
+            raise RunError("the initial model differs between ranks: task.build must use torch's random state only")
+
+    def fit(self) -> dict[str, Any]:
+        """Run the rounds that are left and return the summary."""
+        while self.server.round < self.config.rounds:
+            record = self.round()
+            if self.monitor:
+                self.monitor.round(record, int(record.scalars["samples"]))
+            for hook in self.on_round_end:
+                hook(self)
+        return self.summary()
+
+    def round(self) -> RoundRecord:
+        """One federated round: cohort, assignment, visits, aggregation, metrics."""
+        started, self.watch = time.perf_counter(), Stopwatch()
+        self.server.round += 1
+        self.comm.round = self.server.round
+        cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, self.config.participation)
+        sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
+        shares = assign(cohort, sizes, self.comm.world, [self.store.home[client] for client in cohort])
+        with self.watch.phase("move"):
+            self.store.gather_for(shares)
+        weights = {c: float(n) if self.algorithm.weighting == "samples" else 1.0 for c, n in zip(cohort, sizes, strict=True)}
+        total = sum(weights.values()) or 1.0
+        rows = torch.zeros(len(cohort), self.history.row_width, dtype=torch.float64)
+        row_of = dict(zip(cohort, rows, strict=True))
+        mine = shares[self.comm.rank]
+        with self.watch.phase("aggregate"):
+            uploads = (self._visit(client, weights[client] / total, row_of[client]) for client in mine)
+            self.algorithm.aggregate(self.server, uploads, self.comm)
+        with self.watch.phase("metrics"):
+            record = self.history.enter_round(self.server.round, cohort, self.comm.merge_rows(rows).numpy())
+        if self._evaluates(self.server.round):
+            self.history.enter_evaluation(record, self.evaluate().numpy())
+        self.history.close_round(record, time.perf_counter() - started, self.watch.seconds)
+        return record
+
+    def evaluate(self) -> Tensor:
+        """Test every client at each of `ALL_MOMENTS`; the sums, one row per client, the same on every rank."""
+        k = len(self.client.task.sums)
+        table = torch.zeros(self.data.num_clients, len(ALL_MOMENTS) * k, dtype=torch.float64)
+        with self.watch.phase("evaluate"):
+            for client in self._evaluation_share():
+                self._open(client)
+                self.algorithm.personalize(self.client, self.server)
+                table[client, :k] = self.algorithm.test(self.client, self.server)
+                if self.config.finetune_epochs:
+                    self.client.train_epochs(self.config.finetune_epochs)
+                    table[client, k : 2 * k] = self.client.test()
+                self.client.vector.copy_(self.server.vector)
+                table[client, 2 * k :] = self.client.test()
+            return self.comm.merge_rows(table)
+
+    def summary(self) -> dict[str, Any]:
+        """What the run has come to; identical on every rank and, but for times, for every number of ranks."""
+        return {
+            "algorithm": type(self.algorithm).__name__,
+            "data": self.data.name,
+            "seed": self.seed,
+            "rounds": self.server.round,
+            "world_size": self.comm.world,
+            "num_clients": self.data.num_clients,
+            "num_parameters": self.server.layout.num_parameters,
+            "model_sha256": self.model_sha256(),
+            "clients_sha256": self.store.digest(),
+            **self.history.summary(),
+        }
+
+    def model_sha256(self) -> str:
+        """SHA-256 of the global vector's bytes."""
+        return hashlib.sha256(self.server.vector.cpu().numpy().tobytes()).hexdigest()
+
+    def _visit(self, client: int, weight: float, row: Tensor) -> Upload:
+        """Train one client; fill its row of facts; save its state; return what it uploads."""
+        module, algorithm, server, phase = self.client, self.algorithm, self.server, self.watch.phase
+        with phase("download"):
+            self._open(client)
+            module.weight = weight
+            algorithm.download(module, server)
+            personal = [int(module.mask[span.start : span.stop].sum()) for span in module.layout.parameter_spans]
+            down = algorithm.down_bytes(module, server)
+        with phase("test"):
+            before = algorithm.test(module, server)
+        with phase("fit"):
+            algorithm.fit(module, server)
+            module.visits += 1
+        with phase("test"):
+            after = algorithm.test(module, server)
+        with phase("upload"):
+            upload = algorithm.upload(module, server)
+            facts = [module.loss_sum, module.samples_seen, algorithm.up_bytes(module, upload), down]
+            row.copy_(torch.tensor([*before.tolist(), *after.tolist(), *facts, *personal], dtype=torch.float64))
+            self.store.put(client, module.state())
+        return upload
+
+    def _open(self, client: int) -> None:
+        self.client.open(client, self.server.round, self.store.get(client), self.server.initial)
+        if not self.client.visits:
+            self.algorithm.setup(self.client, self.server)
+
+    def _evaluates(self, round_: int) -> bool:
+        every = self.config.eval_every
+        return every > 0 and (round_ % every == 0 or round_ == self.config.rounds)
+
+    def _evaluation_share(self) -> Iterator[int]:
+        """Clients are tested where their state lives; those without one are spread over the ranks."""
+        homeless = 0
+        for client, home in enumerate(self.store.home):
+            if home == -1:
+                home = homeless % self.comm.world
+                homeless += 1
+            if home == self.comm.rank:
+                yield client

@@ -1,0 +1,69 @@
+"""The table at the end of a run, and where to look further."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from pfl_lightning.monitor.record import Metric
+
+
+def closing_table(metrics: dict[str, list[float]], metric: Metric) -> Table:
+    """Last and best values of a whole run, from its metrics.csv."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(metric.label)
+    for title in ("last", "best", "in round"):
+        table.add_column(title, justify="right", no_wrap=True)
+    name = metric.name
+    rows = {
+        "personal models, before local training": f"all_{name}_before",
+        "  worst tenth of the clients, before": f"all_{name}_before_worst10",
+        "personal models, after local training": f"all_{name}_after",
+        "personal models, fine-tuned copies": f"all_{name}_finetuned",
+        "plain global model": f"all_global_{name}",
+    }
+    if not _known(metrics.get(f"all_{name}_before", [])):
+        rows = {
+            "the round's clients, before local training": f"{name}_before",
+            "the round's clients, after local training": f"{name}_after",
+        }
+    for label, column in rows.items():
+        values = metrics.get(column, [])
+        best = metric.best(values)
+        if best is not None:
+            value, index = best
+            last = _known(values)[-1]
+            table.add_row(label, metric.text(last, 2), metric.text(value, 2), f"{metrics['round'][index]:.0f}")
+    table.add_section()
+    if share := _known(metrics.get("personal_share", [])):
+        table.add_row("share of personal parameters", f"{100 * share[-1]:.3g} %")
+    for label, column in {"sent up by all clients": "up_bytes", "sent down to all clients": "down_bytes"}.items():
+        if sent := _known(metrics.get(column, [])):
+            table.add_row(label, human_bytes(sum(sent)))
+    return table
+
+
+def human_bytes(count: float) -> str:
+    """Bytes in binary units: 12.3 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def tensorboard_command(run_dir: Path) -> str:
+    """The command that shows this run beside its neighbours."""
+    here, root = Path.cwd(), run_dir.resolve().parent
+    if here.is_relative_to(root):  # the neighbours would be everything a person has
+        root = run_dir.resolve()
+    return f"tensorboard --logdir {shlex.quote(os.path.relpath(root) if root.is_relative_to(here) else str(root))}"
+
+
+def _known(values: list[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]

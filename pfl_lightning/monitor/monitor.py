@@ -1,0 +1,97 @@
+"""The one object that the loop tells about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from pfl_lightning.monitor.closing import closing_table, tensorboard_command
+from pfl_lightning.monitor.console import ConsoleProgress, say
+from pfl_lightning.monitor.record import Metric, RoundRecord
+from pfl_lightning.monitor.tables import MetricsTable, read_metrics, write_summary
+from pfl_lightning.monitor.tensorboard import TensorBoardWriter
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Monitor:
+    """Console, metrics.csv, TensorBoard and summary.json of one run. Nothing is written before `start`.
+
+    Args:
+        run_dir: Where the files go.
+        columns: Columns of metrics.csv after `round`; a round may leave some out, but brings no others.
+        total_rounds: Rounds of the whole run.
+        console: Whether to print anything.
+        metrics: The task's metrics by column name, the main one first, and whether `higher` or `lower` is better.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        columns: Sequence[str],
+        total_rounds: int,
+        console: bool = True,
+        metrics: Mapping[str, str] = MappingProxyType({"acc": "higher"}),
+    ) -> None:
+        self.run_dir = run_dir
+        self._columns = columns
+        self._total = total_rounds
+        self._metrics = [Metric.named(name, better) for name, better in metrics.items()]
+        self._console = Console(quiet=not console)
+        self._progress = ConsoleProgress(total_rounds, self._metrics[0], self._console)
+        self._table: MetricsTable | None = None
+        self._tensorboard: TensorBoardWriter | None = None
+
+    def start(self, header: Mapping[str, str], config_text: str, figures: Mapping[str, Figure]) -> None:
+        """Open the files and show what begins.
+
+        Args:
+            header: A few facts to print: algorithm, data, clients, parameters, ranks, run directory.
+            config_text: The resolved config, for TensorBoard.
+            figures: Name -> picture of the partition, for TensorBoard.
+        """
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._table = MetricsTable(self.run_dir / "metrics.csv", self._columns)
+        self._tensorboard = TensorBoardWriter(self.run_dir, self._metrics)
+        self._tensorboard.start(config_text, figures)
+        self._progress.start(header)
+
+    def round(self, record: RoundRecord, samples: int) -> None:
+        """Keep and show one round, in which all ranks together trained on `samples` samples."""
+        assert self._table is not None, "start comes first"
+        assert self._tensorboard is not None, "start comes first"
+        self._table.write(record)
+        self._tensorboard.round(record, samples)
+        self._progress.round(record, samples)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json, print the closing table and say where the run is."""
+        self.close()
+        write_summary(self.run_dir / "summary.json", summary)
+        self._console.print(closing_table(read_metrics(self.run_dir / "metrics.csv"), self._metrics[0]))
+        self._say_where()
+
+    def interrupted(self, round: int) -> None:
+        """After Ctrl-C in `round`: close everything and say what is kept."""
+        self.close()
+        if self._table is not None:
+            kept = len(read_metrics(self._table.path)["round"])
+            say(self._console, f"Interrupted in round {round} of {self._total}: metrics.csv holds {kept} whole rounds.")
+            self._say_where()
+
+    def close(self) -> None:
+        """Close all files and give the terminal back; closing twice is fine."""
+        self._progress.stop()
+        if self._table is not None:
+            self._table.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def _say_where(self) -> None:
+        say(self._console, f"run:     {self.run_dir}")
+        say(self._console, f"curves:  {tensorboard_command(self.run_dir)}")

@@ -1,0 +1,88 @@
+"""TensorBoard events, written into the run directory itself so that runs are named by their place under the root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_lightning.monitor.record import Metric, RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# A kill loses at most these last seconds of curves; metrics.csv has them.
+_FLUSH_SECONDS = 10
+_BINS = 20
+
+
+class TensorBoardWriter:
+    """Curves, spread over the clients, pictures of the partition and the config of one run."""
+
+    def __init__(self, run_dir: Path, metrics: Sequence[Metric]) -> None:
+        # takes a second to import: only runs pay for it, not `--help`
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._metrics = metrics
+        self._writer: Any = SummaryWriter(str(run_dir), flush_secs=_FLUSH_SECONDS)  # its types are incomplete
+
+    def start(self, config_text: str, figures: Mapping[str, Figure]) -> None:
+        """Write what is known before the first round."""
+        # an indented block shows any text as it is, also one that holds a code fence
+        self._writer.add_text("config", "".join(f"    {line}\n" for line in config_text.splitlines()), 0)
+        for name, figure in figures.items():
+            self._writer.add_figure(f"data/{name}", figure, 0)
+        self._writer.flush()
+
+    def round(self, record: RoundRecord, samples: int) -> None:
+        """Write the curves and histograms of one round."""
+        scalars = {tag(column, self._metrics): value for column, value in record.scalars.items()}
+        scalars |= {f"personal_share_layers/{name}": share for name, share in record.layer_share.items()}
+        scalars |= {f"time/{phase}": seconds for phase, seconds in record.phases.items()}
+        if record.scalars.get("seconds"):
+            scalars["time/samples_per_second"] = samples / record.scalars["seconds"]
+        self._add_scalars(scalars, record.round)
+        for column, values in record.per_client.items():
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                group, name = tag(column, self._metrics).split("/", 1)
+                edges = self._edges(column, finite)
+                self._writer.add_histogram(f"{group}_spread/{name}", finite, record.round, edges)
+
+    def close(self) -> None:
+        """Write out what is pending."""
+        self._writer.close()
+
+    def _add_scalars(self, scalars: Mapping[str, float], step: int) -> None:
+        """All curves in one event: with a hundred layers, one event each would hold up short rounds."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
+        self._writer.file_writer.add_summary(Summary(value=values), step)
+
+    def _edges(self, column: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Shares get the bins 0 ... 1 in every round, so that rounds can be compared."""
+        is_share = any(metric.percent and metric.split(column) for metric in self._metrics)
+        return np.histogram_bin_edges(values, _BINS, range=(0.0, 1.0) if is_share else None)
+
+
+def tag(column: str, metrics: Sequence[Metric]) -> str:
+    """A column of metrics.csv as `group/name`, because TensorBoard draws one card box per group."""
+    for metric in metrics:
+        if (parts := metric.split(column)) is not None:
+            every, name = parts
+            return f"{metric.label}{'_all' if every else ''}/{name}"
+    every, column = column.startswith("all_"), column.removeprefix("all_")
+    suffix = "_all" if every else ""
+    if column.endswith("loss"):
+        return f"loss{suffix}/{column.removesuffix('loss').rstrip('_') or 'mean'}"
+    if column.endswith("bytes"):
+        return f"traffic{suffix}/{column}"
+    if column.endswith("seconds"):
+        return f"time{suffix}/{column.removesuffix('seconds').rstrip('_') or 'round'}"
+    if column.startswith("personal_"):
+        return f"personal_share{suffix}/{'total' if column == 'personal_share' else column.removeprefix('personal_')}"
+    return f"other{suffix}/{column}"

@@ -1,0 +1,9 @@
+"""The nets of the papers. Each takes a `DataSpec` first and has a `body` and a `head`."""
+
+from pfl_lightning.nets.cnn import CNN, LeNet, SmallCNN
+from pfl_lightning.nets.mlp import MLP
+from pfl_lightning.nets.net import Net
+from pfl_lightning.nets.resnet import ResNet8, ResNet10, ResNet18
+from pfl_lightning.nets.resnet9 import ResNet9
+
+__all__ = ["CNN", "MLP", "LeNet", "Net", "ResNet8", "ResNet9", "ResNet10", "ResNet18", "SmallCNN"]

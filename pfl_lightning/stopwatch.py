@@ -1,0 +1,33 @@
+"""Where the time of a round goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """Seconds per phase. Phases may nest; time counts for the innermost one only, so the phases add up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._mark = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside the block for `name`."""
+        self._lap()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._lap()
+            self._open.pop()
+
+    def _lap(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._mark
+        self._mark = now

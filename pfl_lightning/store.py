@@ -1,0 +1,59 @@
+"""Client states between their visits, and on which rank each one lives."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pfl_lightning.comm import Comm
+
+State = dict[str, Tensor]
+
+
+class ClientStore:
+    """The states this rank holds. A client that was never trained has none.
+
+    `home` says for every client which rank holds its state (-1: nobody); all ranks agree on it without asking,
+    because all ranks know who trained whom.
+    """
+
+    def __init__(self, num_clients: int, comm: Comm) -> None:
+        self.states: dict[int, State] = {}
+        self.home = [-1] * num_clients
+        self.comm = comm
+
+    def get(self, client: int) -> State | None:
+        """The state of a client that lives here, or None if it was never trained."""
+        return self.states.get(client)
+
+    def put(self, client: int, state: State) -> None:
+        """Keep the state of a client after its visit."""
+        self.states[client] = state
+
+    def gather_for(self, shares: Sequence[Sequence[int]]) -> None:
+        """Bring the states to the ranks that train these clients next: `shares[rank]` lists the clients of a rank."""
+        moves = []
+        for rank, clients in enumerate(shares):
+            for client in clients:
+                if self.home[client] not in (-1, rank):
+                    moves.append((client, self.home[client], rank))
+                self.home[client] = rank
+        self.states.update(self.comm.move_states(self.states, moves))
+
+    def digest(self) -> str:
+        """SHA-256 over all states in client order, the same on every rank and for any number of ranks."""
+        hashes = torch.zeros(len(self.home), 4, dtype=torch.int64)
+        for client, state in self.states.items():
+            hashes[client] = torch.frombuffer(bytearray(hash_state(state)), dtype=torch.int64)
+        return hashlib.sha256(self.comm.all_sum(hashes).numpy().tobytes()).hexdigest()
+
+
+def hash_state(state: State) -> bytes:
+    """SHA-256 of a state's names and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode() + b"\0" + state[name].cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,6 @@
+"""What is learned."""
+
+from pfl_lightning.tasks.classification import Classification
+from pfl_lightning.tasks.task import Task
+
+__all__ = ["Classification", "Task"]

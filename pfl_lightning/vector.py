@@ -1,0 +1,123 @@
+"""A module's tensors as one flat vector, so that a model can be masked, scored, sent and summed in one operation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Span(NamedTuple):
+    """One tensor's place in the vector: entries start to stop."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a module lies in one flat float vector: parameters [0, P), then float buffers [P, S).
+
+    Tied parameters appear once. Integer buffers (BatchNorm's batch counter) and buffers outside the state dict
+    (constants) have no place: they never travel. Tensors of four dimensions lie in channels_last order (O, H, W, I) on
+    every device, so that convolutions get the weights they like best without a copy and vectors are comparable
+    everywhere.
+
+    Attributes:
+        spans: the parameters in the module's order, then the buffers.
+        num_parameters: P.
+    """
+
+    spans: tuple[Span, ...]
+    num_parameters: int
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of `module`; a `ValueError` names the tensor that is not of the one float type of the rest."""
+        tensors = _tensors(module)
+        parameters = dict(module.named_parameters())
+        dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
+        spans: list[Span] = []
+        start = 0
+        for name, tensor in tensors.items():
+            if tensor.dtype != dtype:
+                raise ValueError(f"{name} is {tensor.dtype}; all parameters and float buffers must be {dtype}")
+            spans.append(Span(name, start, start + tensor.numel(), tensor.shape))
+            start += tensor.numel()
+        return cls(tuple(spans), sum(p.numel() for p in parameters.values()))
+
+    @property
+    def size(self) -> int:
+        """S, the length of the vector."""
+        return self.spans[-1].stop if self.spans else 0
+
+    @property
+    def parameter_spans(self) -> tuple[Span, ...]:
+        """The spans of [0, P)."""
+        return tuple(span for span in self.spans if span.stop <= self.num_parameters)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Name to view into `vector`, in the tensor's own shape. A vector of length P has the parameters only."""
+        if vector.shape not in ((self.size,), (self.num_parameters,)):
+            raise ValueError(
+                f"a vector of shape {tuple(vector.shape)} does not fit: it must have {self.size} or "
+                f"{self.num_parameters} entries"
+            )
+        return {span.name: _view(vector, span) for span in self.spans if span.stop <= len(vector)}
+
+    def where(self, names: Iterable[str], device: torch.device | None = None) -> Tensor:
+        """Bool [S], True at the entries of the tensors with these names."""
+        spans = {span.name: span for span in self.spans}
+        mask = torch.zeros(self.size, dtype=torch.bool, device=device)
+        for name in names:
+            mask[spans[name].start : spans[name].stop] = True
+        return mask
+
+    def fingerprint(self) -> str:
+        """A short hash of names, shapes and order: a checkpoint fits a model when they are equal."""
+        text = ";".join(f"{span.name}{list(span.shape)}" for span in self.spans) + f"|{self.num_parameters}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def flatten(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Move all parameters and float buffers of `module` into one vector, of which each becomes a view.
+
+    Do it after the module is on its device: moving the module, or copying it, makes tensors of their own again.
+
+    Returns:
+        The vector [S] and the gradient [P], which starts at zero. Each `p.grad` is a view of it with the strides of
+        `p`; zero it in place (`grad.zero_()`), since `zero_grad()` would drop the views.
+    """
+    tensors = _tensors(module)
+    like = next(iter(tensors.values()), torch.empty(0))
+    vector = torch.empty(layout.size, dtype=like.dtype, device=like.device)
+    grad = torch.zeros(layout.num_parameters, dtype=like.dtype, device=like.device)
+    views, grads = layout.views(vector), layout.views(grad)
+    for span in layout.spans:
+        tensor, view = tensors[span.name], views[span.name]
+        view.copy_(tensor.detach())
+        tensor.data = view  # the object stays the same, so tied parameters and optimizers keep pointing to it
+        if span.stop <= layout.num_parameters:
+            tensor.grad = grads[span.name]
+    return vector, grad
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What has a place in the vector, by name, in its order."""
+    kept = module.state_dict(keep_vars=True)
+    buffers = {name: b for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def _view(vector: Tensor, span: Span) -> Tensor:
+    entries = vector[span.start : span.stop]
+    if len(span.shape) == 4:
+        out, in_, height, width = span.shape
+        return entries.view(out, height, width, in_).permute(0, 3, 1, 2)
+    return entries.view(span.shape)

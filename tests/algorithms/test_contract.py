@@ -1,0 +1,108 @@
+"""What every algorithm promises, tested once for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+import pfl_lightning.algorithms
+from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local
+from pfl_lightning.cohort import draw_cohort
+from tests.toy import fingerprint, toy_loop, toy_summary
+
+ALGORITHMS: list[Algorithm] = [
+    FedAvg(),
+    FedAvg(bn_buffers="local", weighting="uniform"),
+    FedProx(mu=0.1),
+    FedOBP(quantile=0.8),
+    FedOBP(quantile=0.5, normalization="layer", scope="classifier", first_visit="initial", bn_buffers="local"),
+    Local(),
+]
+"""At least one of each exported algorithm, with settings under which it does something."""
+
+LIKE_FEDAVG: list[Algorithm] = [FedProx(mu=0.0), FedOBP(quantile=1.0)]
+"""Degenerate settings that must be FedAvg, bit for bit."""
+
+
+def name(algorithm: Algorithm) -> str:
+    changed = [str(v) for v in vars(algorithm).values() if v not in (FedAvg.weighting, FedAvg.bn_buffers)]
+    return "-".join([type(algorithm).__name__, *changed])
+
+
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name)
+
+
+def test_every_exported_algorithm_is_here():
+    assert {type(a).__name__ for a in ALGORITHMS} == set(pfl_lightning.algorithms.__all__)
+
+
+@each_algorithm
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_twenty_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation):
+    settings = {"rounds": 20, "participation": participation, "eval_every": 10}
+    one = toy_summary(1, algorithm, **settings)
+    for world in (2, 3):
+        assert fingerprint(toy_summary(world, algorithm, **settings)) == fingerprint(one)
+
+
+@each_algorithm
+def test_idle_ranks_neither_hang_nor_change_anything(algorithm):
+    settings = {"num_clients": 2, "participation": 0.5, "rounds": 3, "eval_every": 1}
+    assert fingerprint(toy_summary(4, algorithm, **settings)) == fingerprint(toy_summary(1, algorithm, **settings))
+
+
+@each_algorithm
+def test_a_client_that_is_not_drawn_keeps_its_state(algorithm):
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, participation=0.4, eval_every=1, rounds=4)
+    for round_ in range(1, 5):
+        held = {c: {k: t.clone() for k, t in s.items()} for c, s in loop.store.states.items()}
+        loop.round()
+        for client in set(held) - set(draw_cohort(1, round_, 7, 0.4)):
+            state = loop.store.get(client)
+            assert state is not None
+            assert state.keys() == held[client].keys()
+            assert all(torch.equal(state[k], held[client][k]) for k in state)
+
+
+@each_algorithm
+def test_evaluation_changes_nothing(algorithm):
+    settings = {"rounds": 4, "participation": 0.4}
+    never, always = (toy_summary(1, algorithm, eval_every=every, **settings) for every in (0, 1))
+    for key in ("model_sha256", "clients_sha256"):
+        assert never[key] == always[key]
+
+
+@each_algorithm
+def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
+    plain, tuned = (toy_summary(1, algorithm, rounds=2, finetune_epochs=epochs) for epochs in (0, 2))
+    assert plain["model_sha256"] == tuned["model_sha256"]
+    assert plain["clients_sha256"] == tuned["clients_sha256"]
+    assert tuned["last"]["all_acc_before"] == plain["last"]["all_acc_before"]
+    assert "all_loss_finetuned" not in plain["last"]
+    assert tuned["last"]["all_loss_finetuned"] != tuned["last"]["all_loss_before"]
+
+
+@pytest.mark.parametrize("algorithm", LIKE_FEDAVG, ids=name)
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_the_degenerate_setting_is_fedavg(algorithm, participation):
+    settings = {"rounds": 6, "participation": participation}
+    like, fedavg = (toy_summary(1, a, **settings) for a in (algorithm, FedAvg()))
+    for key in ("model_sha256", "last", "best", "best_per_client"):
+        assert like[key] == fedavg[key]
+
+
+@each_algorithm
+def test_it_is_a_dataclass_that_sets_nothing_on_itself(algorithm):
+    before = dataclasses.asdict(algorithm)
+    toy_summary(1, algorithm, rounds=2)
+    assert dataclasses.asdict(algorithm) == before == vars(algorithm)
+
+
+@each_algorithm
+def test_the_seed_matters(algorithm):
+    one, other = (toy_summary(1, algorithm, rounds=2, seed=seed) for seed in (1, 2))
+    assert one["clients_sha256"] != other["clients_sha256"] or one["model_sha256"] != other["model_sha256"]
