@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +12,11 @@ from torch import Tensor
 from pfl_lightning import ledger
 from pfl_lightning.client import ClientModule
 from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.tasks.task import Task
 from pfl_lightning.vector import Layout
+
+Replies = Mapping[int, dict[str, Tensor]]
 
 
 @dataclass
@@ -49,6 +53,9 @@ class Algorithm:
         """Whether clients keep some entries out of the mean; weights are then summed per entry."""
         return self.bn_buffers == "local"
 
+    def check(self, task: Task, data: FederatedData) -> None:
+        """Refuse, with a `ConfigError`, a task or data that the method cannot work with."""
+
     def setup(self, client: ClientModule, server: Server) -> None:
         """A client's first visit: set the first mask, declare what it remembers."""
         if self.bn_buffers == "local":
@@ -72,10 +79,15 @@ class Algorithm:
         share = {} if entries is None else {"vector": entries}
         return Upload(client.id, {"vector": client.vector.clone()}, client.weight, share)
 
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> None:
-        """The server's step: by default the weighted mean of each entry over those who share it."""
+    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+        """The server's step: by default the weighted mean of each entry over those who share it.
+
+        Returns:
+            What the server has for single clients of this rank, by client: it goes into their memory.
+        """
         per_entry = ("vector",) if self.partial_upload else ()
         server.vector.copy_(comm.mean(uploads, {"vector": server.vector}, per_entry)["vector"])
+        return None
 
     def personalize(self, client: ClientModule, server: Server) -> None:
         """Make the model that is evaluated for a client that is not being trained."""

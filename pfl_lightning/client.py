@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from lightning import LightningModule
 from lightning.fabric import Fabric
+from lightning.fabric.wrappers import _FabricOptimizer
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pfl_lightning import masks
 from pfl_lightning.cohort import derive_seed
 from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import ConfigError
 from pfl_lightning.store import State
 from pfl_lightning.tasks.task import Batch, Task
 from pfl_lightning.vector import Layout, flatten
@@ -33,8 +37,8 @@ class LocalTraining:
 
 
 def split_batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut a permutation into batches; a last batch of one sample joins the one before (BatchNorm cannot train on it)."""
-    batches = list(order.split(batch_size))
+    """Cut a permutation into batches; a last one of a single sample, on which BatchNorm cannot train, is merged."""
+    batches = list(torch.split(order, batch_size))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
@@ -61,7 +65,7 @@ class ClientModule(LightningModule):
         self.layout = Layout.of(task)
         self.vector, self.grad = flatten(task, self.layout)
         self.register_buffer("mask", torch.zeros(self.layout.size, dtype=torch.bool, device=self.vector.device))
-        self.fabric = fabric
+        self.runtime = fabric
         self.data, self.local, self.seed = data, local, seed
         self.memory: dict[str, Tensor] = {}
         self.id, self.round, self.visits, self.weight = -1, 0, 0, 0.0
@@ -83,7 +87,7 @@ class ClientModule(LightningModule):
         self.loss_sum, self.samples_seen = 0.0, 0
         self.vector.copy_(initial)
         self.mask.zero_()
-        self.memory = {name: tensor.to(self.vector.device) for name, tensor in (state or {}).items()}
+        self.memory = {name: tensor.to(self.vector.device, copy=True) for name, tensor in (state or {}).items()}
         self.visits = int(self.memory.pop("visits", torch.zeros(())))
         if "mask" in self.memory:
             self.mask.copy_(masks.unpack(self.memory.pop("mask"), self.layout.size))
@@ -99,7 +103,7 @@ class ClientModule(LightningModule):
             state["personal"] = self.vector[self.mask].cpu()
         return state
 
-    def batches(self, epoch: int | str) -> Iterator[Batch]:
+    def batches(self, epoch: str) -> Iterator[Batch]:
         """The client's training data in batches, in an order that depends on (seed, round, client, epoch) only."""
         indices = self.data.train_indices(self.id)
         shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
@@ -108,11 +112,25 @@ class ClientModule(LightningModule):
             if len(batch):
                 yield self.data.batch(batch, self.vector.device)
 
+    @property
+    def learning_rate(self) -> float:
+        """The local learning rate: the optimizer's, first parameter group."""
+        return float(self.make_optimizer().param_groups[0]["lr"])
+
+    def make_optimizer(self) -> Optimizer:
+        """A fresh optimizer of the task, over the parameters that are not frozen."""
+        optimizer = self.task.configure_optimizers()
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError("task: configure_optimizers must return one torch optimizer (and no scheduler)")
+        return optimizer
+
     def train_epochs(
         self,
         epochs: int | None = None,
         loss: Callable[[Batch], Tensor] | None = None,
         on_gradient: Callable[[], None] | None = None,
+        entries: Tensor | None = None,
+        stream: str = "",
     ) -> None:
         """Local training with a fresh optimizer.
 
@@ -120,33 +138,56 @@ class ClientModule(LightningModule):
             epochs: passes over the training data; the configured `local_epochs` by default.
             loss: the loss of a batch, mean over samples; the task's own by default.
             on_gradient: called between backward and the optimizer's step; may change `grad` in place.
+            entries: bool [P]; only these parameters may move. Momentum and weight decay cannot move the others either.
+            stream: names the order of the batches, for methods that train several times at a visit.
         """
         self.task.train()
-        optimizer = self.fabric.setup_optimizers(self.task.configure_optimizers())
+        optimizer = cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
+        kept = self.theta.clone() if entries is not None else None
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.vector.device)
         for epoch in range(self.local.epochs if epochs is None else epochs):
-            for index, batch in enumerate(self.batches(epoch)):
-                self.grad.zero_()
-                with self.fabric.autocast():
-                    value = loss(batch) if loss else self.task.training_step(batch, index)
-                self.fabric.backward(value)
+            for batch in self.batches(f"{stream}{epoch}"):
+                value = self.compute_gradient(batch, loss)
                 if on_gradient:
                     on_gradient()
                 optimizer.step()
-                loss_sum += value.detach() * len(batch[1])
+                if entries is not None and kept is not None:
+                    torch.where(entries, self.theta, kept, out=self.theta)
+                loss_sum += value * len(batch[1])
                 self.samples_seen += len(batch[1])
         self.loss_sum += float(loss_sum)
+
+    def compute_gradient(self, batch: Batch, loss: Callable[[Batch], Tensor] | None = None) -> Tensor:
+        """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached."""
+        self.grad.zero_()
+        with self.runtime.autocast():
+            value = loss(batch) if loss else self.task.training_step(batch)
+        self.runtime.backward(value)
+        return value.detach()
 
     @torch.no_grad()
     def test(self) -> Tensor:
         """The task's sums over the client's test data, for the model as it is now."""
         self.task.eval()
         total = torch.zeros(len(self.task.sums), dtype=torch.float64, device=self.vector.device)
-        for index, part in enumerate(self.data.test_indices(self.id).split(self.local.test_batch_size)):
+        for index, part in enumerate(torch.split(self.data.test_indices(self.id), self.local.test_batch_size)):
             if len(part):
-                with self.fabric.autocast():
+                with self.runtime.autocast():
                     total += self.task.test_step(self.data.batch(part, self.vector.device), index)
         return total
+
+    @contextmanager
+    def holding(self, vector: Tensor) -> Iterator[None]:
+        """Let the live model be `vector` [S] for a while: what training changes is written back to it, then the model
+        that was there before returns. For methods whose clients have a second model.
+        """
+        kept = self.vector.clone()
+        self.vector.copy_(vector)
+        try:
+            yield
+        finally:
+            vector.copy_(self.vector)
+            self.vector.copy_(kept)
 
     @contextmanager
     def only(self, modules: Iterable[nn.Module]) -> Iterator[None]:

@@ -4,8 +4,8 @@
 weighted value is rounded once to a fixed-point integer (`RESOLUTION` = 2⁻⁴⁴ ≈ 5.7e-14) and integers are added: the
 total is the same for any number of ranks and any assignment of clients, by construction. The weights of a round add up
 to one, so a mean over k clients is off by at most k · 2⁻⁴⁵ divided by the share of the weight that takes part in an
-entry (3e-13 for ten equal clients: far below float32's own rounding of a usual weight), and values up to `LIMIT` = 2¹⁸ =
-262 144 cannot overflow 63 bits. A value beyond that, or not finite, ends the run with the client and the round named:
+entry (3e-13 for ten equal clients: far below float32's own rounding of a usual weight), and values up to `LIMIT`
+(2¹⁸ = 262 144) cannot overflow 63 bits. A value beyond that, or not finite, ends the run with the client and the round named:
 such a client has diverged.
 """
 
@@ -59,7 +59,7 @@ class ExactMean:
         device = next(iter(current.values())).device
         self.total = torch.zeros(world + sum(map(sum, sizes.values())), dtype=torch.int64, device=device)
         self.diverged, rest = self.total[:world], self.total[world:]
-        parts = rest.split([size for triple in sizes.values() for size in triple])
+        parts = torch.split(rest, [size for triple in sizes.values() for size in triple])
         self.parts = {name: parts[3 * i : 3 * i + 3] for i, name in enumerate(sizes)}
 
     def add(self, upload: Upload) -> bool:
@@ -110,6 +110,10 @@ class Comm:
 
     fabric: Fabric
     round: int = 0
+    cohort: list[int] = field(default_factory=list)
+    """The clients of the round, ascending."""
+    owner: dict[int, int] = field(default_factory=dict)
+    """Which rank trains each of them."""
 
     @property
     def rank(self) -> int:
@@ -120,6 +124,12 @@ class Comm:
     def world(self) -> int:
         """How many processes there are."""
         return self.fabric.world_size
+
+    def open_round(self, round_: int, shares: Sequence[Sequence[int]]) -> None:
+        """Note who is trained where in this round."""
+        self.round = round_
+        self.owner = {client: rank for rank, clients in enumerate(shares) for client in clients}
+        self.cohort = sorted(self.owner)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, in place. Exact for integers."""
@@ -162,6 +172,60 @@ class Comm:
                 break
         self.all_sum(total.total)
         return total.result(self.round)
+
+    def table(self, local: Mapping[int, Tensor], like: Tensor) -> Tensor:
+        """One row per client of the cohort, in its order, on every rank: for what is small enough to be everywhere.
+
+        Args:
+            local: this rank's clients and their rows.
+            like: a tensor of a row's shape and type; float64 and integer types are exact.
+        """
+        table = torch.zeros(len(self.cohort), *like.shape, dtype=like.dtype, device=like.device)
+        for row, client in enumerate(self.cohort):
+            if client in local:
+                table[row] = local[client]
+        return self.merge_rows(table) if table.dtype == torch.float64 else self.all_sum(table)
+
+    def each(self, local: Mapping[int, Tensor], like: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Every client's tensor in the order of the cohort, on every rank, one at a time: for pairwise comparison.
+
+        A rank never holds more than its own clients' tensors and one more.
+        """
+        for client in self.cohort:
+            value = local[client] if client in local else torch.empty_like(like)
+            if self.world > 1:
+                value = value.contiguous()
+                dist.broadcast(value, self.owner[client])
+            yield client, value
+
+    def mix(self, local: Mapping[int, Tensor], weights: Tensor, like: Tensor) -> dict[int, Tensor]:
+        """For each client i of this rank the exact mean of value_j, j in the cohort, with weights[i, j].
+
+        Every rank adds up its own clients' part of each sum, then the parts are reduced to the rank that wants them:
+        no rank ever holds the models of others.
+
+        Args:
+            local: this rank's clients and their values.
+            weights: float64 [k, k] in the order of the cohort, the same on every rank; no row may add up to more than one.
+            like: a tensor of a value's shape and type.
+        """
+        usable = ExactMean({"value": like[:0]}, [], self.rank, self.world)
+        for client, value in local.items():
+            if not bool(value.abs().amax() <= LIMIT):
+                usable.diverged[self.rank] = client + 1
+        self.all_sum(usable.total)
+        usable.result(self.round)
+        mixed = {}
+        for row, client in enumerate(self.cohort):
+            total = ExactMean({"value": like}, [], self.rank, self.world)
+            for column, other in enumerate(self.cohort):
+                if other in local:
+                    total.add(Upload(other, {"value": local[other]}, float(weights[row, column])))
+            if self.world > 1:
+                dist.reduce(total.total, self.owner[client])
+            if client in local:
+                mixed[client] = total.result(self.round)["value"]
+        return mixed
 
     def move_states(
         self, states: dict[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]

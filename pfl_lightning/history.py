@@ -73,7 +73,7 @@ class History:
             "up_bytes": int(up),
             "down_bytes": int(down),
         }
-        spread = {}
+        spread: dict[str, np.ndarray] = {}
         for moment, table in tables.items():
             scalars |= metrics.summarize(self.task, table, moment)
             spread |= {f"{name}_{moment}": v for name, v in metrics.per_client(self.task, table).items()}

@@ -47,10 +47,16 @@ class LoopConfig:
     def __post_init__(self) -> None:
         """Check the settings."""
         require(0 < self.participation <= 1, "participation", self.participation, "a number above 0 and up to 1")
-        for key, least in dict(
-            rounds=1, local_epochs=0, batch_size=1, eval_every=0, finetune_epochs=0, test_batch_size=1
-        ).items():
-            require(getattr(self, key) >= least, key, getattr(self, key), f"a whole number >= {least}")
+        least = {
+            "rounds": 1,
+            "local_epochs": 0,
+            "batch_size": 1,
+            "eval_every": 0,
+            "finetune_epochs": 0,
+            "test_batch_size": 1,
+        }
+        for key, least_value in least.items():
+            require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
 
 
 class FederatedFabricLoop:
@@ -86,9 +92,11 @@ class FederatedFabricLoop:
         self.monitor, self.on_round_end = monitor, on_round_end
         torch.manual_seed(derive_seed(seed, "initial model"))
         task.build(data.spec)
+        algorithm.check(task, data)
+        fabric.to_device(task)
         data.to(fabric.device)
         local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size)
-        self.client = ClientModule(fabric.to_device(task), data, local, fabric, seed)
+        self.client = ClientModule(task, data, local, fabric, seed)
         initial = self.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
         self.comm = Comm(fabric)
@@ -112,20 +120,24 @@ class FederatedFabricLoop:
         """One federated round: cohort, assignment, visits, aggregation, metrics."""
         started, self.watch = time.perf_counter(), Stopwatch()
         self.server.round += 1
-        self.comm.round = self.server.round
         cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, self.config.participation)
         sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
         shares = assign(cohort, sizes, self.comm.world, [self.store.home[client] for client in cohort])
+        self.comm.open_round(self.server.round, shares)
         with self.watch.phase("move"):
             self.store.gather_for(shares)
-        weights = {c: float(n) if self.algorithm.weighting == "samples" else 1.0 for c, n in zip(cohort, sizes, strict=True)}
+        weights = {
+            c: float(n) if self.algorithm.weighting == "samples" else 1.0 for c, n in zip(cohort, sizes, strict=True)
+        }
         total = sum(weights.values()) or 1.0
         rows = torch.zeros(len(cohort), self.history.row_width, dtype=torch.float64)
         row_of = dict(zip(cohort, rows, strict=True))
         mine = shares[self.comm.rank]
         with self.watch.phase("aggregate"):
             uploads = (self._visit(client, weights[client] / total, row_of[client]) for client in mine)
-            self.algorithm.aggregate(self.server, uploads, self.comm)
+            replies = self.algorithm.aggregate(self.server, uploads, self.comm)
+            for client, memory in (replies or {}).items():
+                self.store.remember(client, memory)
         with self.watch.phase("metrics"):
             record = self.history.enter_round(self.server.round, cohort, self.comm.merge_rows(rows).numpy())
         if self._evaluates(self.server.round):

@@ -33,6 +33,10 @@ class ClientStore:
         """Keep the state of a client after its visit."""
         self.states[client] = state
 
+    def remember(self, client: int, memory: State) -> None:
+        """Add what the server returned to a client that lives here."""
+        self.states[client] |= {name: tensor.detach().clone().cpu() for name, tensor in memory.items()}
+
     def gather_for(self, shares: Sequence[Sequence[int]]) -> None:
         """Bring the states to the ranks that train these clients next: `shares[rank]` lists the clients of a rank."""
         moves = []

@@ -158,7 +158,9 @@ def test_rows_filled_by_different_ranks_come_together_bit_for_bit():
 def test_states_follow_their_clients():
     def work(fabric: Fabric) -> dict[int, dict[str, torch.Tensor]]:
         rank = fabric.global_rank
-        states = {10 * rank + i: {"theta": torch.arange(4) + 100 * rank + i, "visits": torch.tensor(i)} for i in range(2)}
+        states = {
+            10 * rank + i: {"theta": torch.arange(4) + 100 * rank + i, "visits": torch.tensor(i)} for i in range(2)
+        }
         moves = [(0, 0, 1), (11, 1, 0), (1, 0, 2), (20, 2, 1)]
         return Comm(fabric).move_states(states, moves) | states
 

@@ -56,7 +56,9 @@ class ToyNet(Net):
         )
 
 
-def toy_loop(fabric: Fabric, algorithm: Algorithm, num_clients: int = 7, seed: int = 1, **config: Any) -> FederatedFabricLoop:
+def toy_loop(
+    fabric: Fabric, algorithm: Algorithm, num_clients: int = 7, seed: int = 1, **config: Any
+) -> FederatedFabricLoop:
     data = ToyData(num_clients)
     data.setup(seed)
     task = Classification(ToyNet, lambda p: SGD(p, lr=0.1, momentum=0.5))

@@ -35,7 +35,12 @@ class FedOBP(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.quantile <= 1, "quantile", self.quantile, "a number from 0 to 1")
-        require(self.normalization in ("none", "layer", "global"), "normalization", self.normalization, "none, layer or global")
+        require(
+            self.normalization in ("none", "layer", "global"),
+            "normalization",
+            self.normalization,
+            "none, layer or global",
+        )
         require(self.scope in ("all", "classifier"), "scope", self.scope, "all or classifier")
         require(self.first_visit in ("global", "initial"), "first_visit", self.first_visit, "global or initial")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
-from pfl_lightning.algorithm import Server
 
 
 @dataclass

@@ -112,12 +112,12 @@ class Job:
 
         create(run_dir)
         (run_dir / "config.yaml").write_text(self.config_text)
-        monitor = Monitor(run_dir, loop.history.columns(), self.loop.rounds, metric=next(iter(self.task.better)))
+        monitor = Monitor(run_dir, loop.history.columns(), self.loop.rounds, metrics=self.task.better)
         header = {
             "algorithm": type(self.algorithm).__name__,
             "data": f"{self.data.name}, {self.data.num_clients} clients, {self.cohort_size} in a round",
             "model": f"{type(self.task.net).__name__}, {loop.server.layout.num_parameters:,} parameters",
-            "ranks": f"{loop.comm.world} on {loop.client.fabric.device.type}",
+            "ranks": f"{loop.comm.world} on {loop.client.vector.device.type}",
             "run": str(run_dir),
         }
         monitor.start(header, self.config_text, {"partition": draw_partition(self.data.label_counts())})

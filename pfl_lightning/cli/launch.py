@@ -16,7 +16,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.fabric.strategies import DDPStrategy, Strategy
-from torch.multiprocessing import ProcessExitedException
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from pfl_lightning.errors import ConfigError, require
 
@@ -45,7 +45,9 @@ class FabricConfig:
         has_gpu = torch.cuda.is_available()
         require(self.accelerator != "cuda" or has_gpu, "accelerator", "cuda", "cpu or auto: no CUDA device is here")
         if self.on_gpu and self.devices != "auto":
-            require(self.devices <= (n := torch.cuda.device_count()), "devices", self.devices, f"at most {n} (GPUs here)")
+            require(
+                self.devices <= (n := torch.cuda.device_count()), "devices", self.devices, f"at most {n} (GPUs here)"
+            )
 
     @property
     def on_gpu(self) -> bool:
@@ -63,7 +65,7 @@ def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
     """A Fabric, not launched yet."""
     if not config.on_gpu:
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
-    devices = config.devices
+    devices: int | str = config.devices
     managed = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
     if devices == "auto":
         if managed:
@@ -72,9 +74,11 @@ def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
             available = torch.cuda.device_count() if config.on_gpu else usable_cores()
             devices = max(1, min(available, -(-cohort_size // config.num_nodes)))
     if config.num_nodes > 1 and not managed:
-        raise ConfigError(f"fabric.num_nodes: {config.num_nodes} needs SLURM (srun) or torchrun to start the other nodes")
+        raise ConfigError(
+            f"fabric.num_nodes: {config.num_nodes} needs SLURM (srun) or torchrun to start the other nodes"
+        )
     strategy: str | Strategy = "auto"
-    if devices * config.num_nodes > 1:
+    if int(devices) * config.num_nodes > 1:
         if config.on_gpu:
             strategy = DDPStrategy(process_group_backend="cpu:gloo,cuda:nccl")
         else:

@@ -8,8 +8,8 @@ import re
 from argparse import ArgumentError
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, lazy_instance, set_parsing_settings
-from jsonargparse.util import import_object
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse.typing import lazy_instance
 
 import pfl_lightning.algorithms  # short names are found among the classes that are imported
 import pfl_lightning.data
@@ -17,7 +17,7 @@ import pfl_lightning.nets
 import pfl_lightning.tasks
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.cli.launch import FabricConfig
-from pfl_lightning.data import FederatedData, Fashion10k
+from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.loop import LoopConfig
 from pfl_lightning.tasks import Classification, Task
@@ -78,14 +78,18 @@ def explain(message: str, parser: ArgumentParser) -> str:
     if match := re.search(r"Group '([^']+)' does not accept option '([^']+)'", reason):
         allowed = list(inspect.signature(GROUPS[match[1]]).parameters)
         return f"{match[1]}.{match[2]}: no such key; use {_or(match[2], allowed)}"
-    if match := re.search(r"(?:Expected a dot import path string: |ImportError: |Unexpected import path format: )(\S+)", reason):
+    if match := re.search(
+        r"(?:Expected a dot import path string: |ImportError: |Unexpected import path format: )(\S+)", reason
+    ):
         return f"{place}no class {match[1]}; use {_or(match[1], _names(key))}, or module.Class of your own"
     if match := re.search(r"unrecognized arguments: (.*)", reason):
         known = [option for action in parser._actions for option in action.option_strings]
         word = match[1].split()[0].split("=")[0]
         near = difflib.get_close_matches(word, known, 1, 0.5)
         return f"{word}: no such option" + (f"; did you mean {near[0]}?" if near else "; see pfl-fit --help")
-    if match := re.search(r"Option '([^']+)' is not accepted|Key '([^']+)' is not expected|Unknown key '([^']+)'", reason):
+    if match := re.search(
+        r"Option '([^']+)' is not accepted|Key '([^']+)' is not expected|Unknown key '([^']+)'", reason
+    ):
         word = next(filter(None, match.groups()))
         return f"{place}{word}: no such key; use {_or(word, [*CLASSES, *GROUPS, 'seed', 'run_dir'])}"
     if match := re.search(r"following arguments are required: (.*)", reason):
@@ -104,6 +108,8 @@ def _names(key: str) -> list[str]:
     root = CLASSES.get(key)
     if root is None:
         return []
-    package = inspect.getmodule({"algorithm": pfl_lightning.algorithms, "task": pfl_lightning.tasks, "data": pfl_lightning.data}[key])
+    package = inspect.getmodule(
+        {"algorithm": pfl_lightning.algorithms, "task": pfl_lightning.tasks, "data": pfl_lightning.data}[key]
+    )
     assert package is not None
     return [n for n in package.__all__ if n != root.__name__ and issubclass(getattr(package, n), root)]

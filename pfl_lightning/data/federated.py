@@ -39,7 +39,7 @@ class FederatedData:
 
     Args:
         num_clients: number of clients.
-        seed: for the partition alone, to keep the clients fixed over runs with different seeds; by default the run's seed.
+        seed: for the partition alone, to keep the clients the same over runs with other seeds; by default the run's.
     """
 
     spec: DataSpec
@@ -60,7 +60,7 @@ class FederatedData:
         """How the data set is called in results and file names."""
         return type(self).__name__
 
-    def prepare(self) -> None:  # noqa: B027
+    def prepare(self) -> None:
         """Fetch what is missing on this machine. Good to call once before the ranks start; `setup` does it as well."""
 
     def load(self) -> Samples:
@@ -72,7 +72,7 @@ class FederatedData:
         raise NotImplementedError
 
     def setup(self, seed: int) -> None:
-        """Load the samples and draw the partition: the same on every rank, for it depends on the settings and the seed only."""
+        """Load the samples and draw the partition, which depends on the settings and the seed only."""
         require(seed >= 0, "seed", seed, "0 or more")
         self.samples = self.load()
         parts = self.draw(self.samples, np.random.default_rng(seed if self.seed is None else self.seed))
@@ -101,7 +101,7 @@ class FederatedData:
         return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
     def label_counts(self) -> Tensor:
-        """Training samples of each class at each client; targets that are no classes count as one. # [num_clients, classes]"""
+        """Training samples of each class at each client; all together where targets are no classes. # [clients, classes]"""
         if self.samples.y.is_floating_point():
             return self.train_sizes[:, None]
         sizes = torch.stack([self.train_sizes, self.test_sizes], dim=1).flatten()

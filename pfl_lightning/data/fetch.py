@@ -92,7 +92,9 @@ def _fetch_once(recipe: Recipe, root: Path, path: Path, download: bool, tried: l
                 return samples
     except OSError as error:
         why = error.strerror or str(error)
-        raise ConfigError(f"data.root: cannot write to {root} ({why}); set data.root or PFL_DATA to another directory") from error
+        raise ConfigError(
+            f"data.root: cannot write to {root} ({why}); set data.root or PFL_DATA to another directory"
+        ) from error
 
 
 def _own_file(path: Path, recipe: Recipe, tried: list[str]) -> Samples | None:
@@ -114,6 +116,8 @@ def _first_that_works(recipe: Recipe, download: bool, scratch: Path, tried: list
         if route.online and not download:
             tried.append(f"{route.name} (not asked: no download)")
             continue
+        if route.online:
+            console.print(f"{recipe.name}: asking {route.name} ...", soft_wrap=True)
         place = scratch / str(number)
         place.mkdir()
         try:

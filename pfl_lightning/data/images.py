@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.data.federated import FederatedData, Samples
-from pfl_lightning.data.fetch import Route, RouteError, content_sha256, obtain
+from pfl_lightning.data.fetch import Recipe, Route, obtain
 from pfl_lightning.data.partitions import Dirichlet, Partition, Parts, Population
 from pfl_lightning.errors import require
 
@@ -22,7 +22,8 @@ DEFAULT_PARTITION = Dirichlet()
 class ImageData(FederatedData):
     """Images of one size with one label each.
 
-    A subclass states the facts of its set (`spec`, `mean`, `std`, `sizes`, `sha256`) and its `routes`, or overrides `load`.
+    A subclass states the facts of its set (`spec`, `mean`, `std`, `sizes`, `sha256`) and its `routes`, or overrides
+    `load`.
 
     Args:
         num_clients: number of clients.
@@ -62,23 +63,12 @@ class ImageData(FederatedData):
         self.normalize = normalize
 
     def routes(self) -> list[Route]:
-        """Ways to get the set, the first that works is taken."""
+        """Ways to get the set; the first that works is taken."""
         return []
 
     def by_hand(self) -> str:
         """Which files a person can place in `root`, for the message when no route works."""
         return f"{self.name}.safetensors"
-
-    def verify(self, samples: Samples) -> None:
-        """Raise a `RouteError` unless these are the samples of this set."""
-        channels, height, width = self.spec.shape
-        shape, labels = (sum(self.sizes), height, width, channels), samples.y
-        if tuple(samples.x.shape) != shape or labels.shape != shape[:1] or samples.num_train != self.sizes[0]:
-            raise RouteError(f"wrong content: images of shape {tuple(samples.x.shape)} where {shape} is right")
-        if samples.x.dtype != torch.uint8 or int(labels.min()) < 0 or int(labels.max()) >= self.spec.num_classes:
-            raise RouteError(f"wrong content: labels must be 0 to {self.spec.num_classes - 1} and pixels bytes")
-        if self.sha256 and content_sha256(samples) != self.sha256:
-            raise RouteError("wrong content: the checksum differs")
 
     @override
     def prepare(self) -> None:
@@ -86,7 +76,10 @@ class ImageData(FederatedData):
 
     @override
     def load(self) -> Samples:
-        return obtain(self.name, self.root, self.routes(), self.verify, self.download, self.by_hand())
+        channels, height, width = self.spec.shape
+        shape = (sum(self.sizes), height, width, channels)
+        about = (shape, self.sizes[0], self.spec.num_classes, self.sha256)
+        return obtain(Recipe(self.name, self.routes(), self.by_hand(), *about), self.root, self.download)
 
     @override
     def draw(self, samples: Samples, rng: np.random.Generator) -> Parts:

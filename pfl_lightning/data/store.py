@@ -1,4 +1,4 @@
-"""Our file format: one safetensors file per data set, which loads in a moment and can be read by many processes at once."""
+"""Our file format: one safetensors file per data set, which loads in a moment and serves many processes at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def content_sha256(samples: Samples) -> str:
     """Checksum of the images, the labels and where the training part ends."""
     digest = hashlib.sha256(str(samples.num_train).encode())
     for tensor in (samples.x, samples.y):
-        digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+        digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -47,7 +47,8 @@ class Classification(Task):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
+        logits: Tensor = self.net(x)
+        return logits
 
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
@@ -60,7 +61,9 @@ class Classification(Task):
         logits = self(x).float()
         correct = (logits.argmax(1) == y).sum()
         loss = cross_entropy(logits, y, reduction="sum")
-        return torch.stack([correct.double(), loss.double(), torch.tensor(float(len(y)), dtype=torch.float64, device=loss.device)])
+        return torch.stack(
+            [correct.double(), loss.double(), torch.tensor(float(len(y)), dtype=torch.float64, device=loss.device)]
+        )
 
     @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 import torch
 from lightning.fabric import Fabric
 
 import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
-from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local
+from pfl_lightning.algorithms import FedAvg, Local
 from pfl_lightning.cohort import draw_cohort
 from tests.toy import fingerprint, toy_loop, toy_summary
 
-ALGORITHMS: list[Algorithm] = [
-    FedAvg(),
-    FedAvg(bn_buffers="local", weighting="uniform"),
-    FedProx(mu=0.1),
-    FedOBP(quantile=0.8),
-    FedOBP(quantile=0.5, normalization="layer", scope="classifier", first_visit="initial", bn_buffers="local"),
-    Local(),
-]
-"""At least one of each exported algorithm, with settings under which it does something."""
 
-LIKE_FEDAVG: list[Algorithm] = [FedProx(mu=0.0), FedOBP(quantile=1.0)]
-"""Degenerate settings that must be FedAvg, bit for bit."""
+
+def collect(attribute: str) -> list[Algorithm]:
+    """The algorithms that the test files beside this one name for a part of the contract."""
+    files = sorted(Path(__file__).parent.glob("test_*.py"))
+    modules = [import_module(f"{__package__}.{file.stem}") for file in files if file != Path(__file__)]
+    return [algorithm for module in modules for algorithm in getattr(module, attribute, [])]
 
 
 def name(algorithm: Algorithm) -> str:
-    changed = [str(v) for v in vars(algorithm).values() if v not in (FedAvg.weighting, FedAvg.bn_buffers)]
+    settings = dataclasses.fields(algorithm)  # type: ignore[arg-type]
+    changed = [f"{f.name}={v}" for f in settings if (v := getattr(algorithm, f.name)) != f.default]
     return "-".join([type(algorithm).__name__, *changed])
 
+
+ALGORITHMS = collect("CONTRACT")
+"""At least one of each exported algorithm, with settings under which it does something."""
+LIKE_FEDAVG = collect("LIKE_FEDAVG")
+"""Degenerate settings that must be FedAvg, bit for bit."""
+LIKE_UNIFORM_FEDAVG = collect("LIKE_UNIFORM_FEDAVG")
+"""Degenerate settings that must be FedAvg with equal weights."""
+LIKE_LOCAL = collect("LIKE_LOCAL")
+"""Degenerate settings whose tested models must be those of local training."""
 
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name)
 
@@ -86,13 +94,22 @@ def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
     assert tuned["last"]["all_loss_finetuned"] != tuned["last"]["all_loss_before"]
 
 
-@pytest.mark.parametrize("algorithm", LIKE_FEDAVG, ids=name)
+DEGENERATE = [
+    *((algorithm, FedAvg()) for algorithm in LIKE_FEDAVG),
+    *((algorithm, FedAvg(weighting="uniform")) for algorithm in LIKE_UNIFORM_FEDAVG),
+    *((algorithm, Local()) for algorithm in LIKE_LOCAL),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "like"), DEGENERATE, ids=lambda a: name(a))
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_the_degenerate_setting_is_fedavg(algorithm, participation):
-    settings = {"rounds": 6, "participation": participation}
-    like, fedavg = (toy_summary(1, a, **settings) for a in (algorithm, FedAvg()))
-    for key in ("model_sha256", "last", "best", "best_per_client"):
-        assert like[key] == fedavg[key]
+def test_the_degenerate_setting_is_the_plain_method(algorithm, like, participation):
+    one, other = (toy_summary(1, a, rounds=6, participation=participation) for a in (algorithm, like))
+    for key in ("last", "best", "best_per_client"):
+        personal = [k for k in other[key] if "global" not in k]
+        assert {k: one[key][k] for k in personal} == {k: other[key][k] for k in personal}
+    if not isinstance(like, Local):
+        assert one["model_sha256"] == other["model_sha256"]
 
 
 @each_algorithm

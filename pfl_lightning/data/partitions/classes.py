@@ -28,7 +28,7 @@ class Shards(Partition):
     """The merged data set, sorted by label, is cut into equal shards; each client gets some of them (pFedSOP)."""
 
     num_shards: int | None = None
-    """How many shards there are in all; by default as many as the clients take. Shards that are left over go to nobody."""
+    """Number of shards in all; by default as many as the clients take. Shards that are left over go to nobody."""
     per_client: int = 2
     """Shards of each client; about the number of classes it has."""
 
@@ -47,8 +47,8 @@ class Shards(Partition):
             )
         if taken > num_shards:
             raise ConfigError(
-                f"num_shards: {population.num_clients} clients x {self.per_client} per client need {taken} shards, there are "
-                f"{num_shards}; raise num_shards or lower per_client or num_clients"
+                f"num_shards: {population.num_clients} clients x {self.per_client} per client need {taken} shards, "
+                f"there are {num_shards}; raise num_shards or lower per_client or num_clients"
             )
         order = rng.permutation(samples)
         order = order[np.argsort(population.labels[order], kind="stable")]
@@ -66,10 +66,10 @@ class Classes(Partition):
     per_client: int = 2
     """Classes of each client."""
     train_size: int | None = None
-    """Training samples of each client, from the official training part; by default the clients of a class share all of it,
-    training and test part merged, and split their own samples by `test_share`."""
+    """Training samples of each client, from the official training part. By default the clients of a class share all of
+    it, training and test part merged, and split their own samples by `test_share`."""
     test_size: int | None = None
-    """Test samples of each client, from the official test part; by default as `test_share` says for that `train_size`."""
+    """Test samples of each client, from the official test part; by default as `test_share` asks for `train_size`."""
 
     def __post_init__(self) -> None:
         require(self.per_client >= 1, "per_client", self.per_client, "1 or more")
@@ -81,7 +81,12 @@ class Classes(Partition):
     @override
     def draw(self, population: Population, rng: np.random.Generator) -> Parts:
         check_enough(population)
-        require(self.per_client <= population.num_classes, "per_client", self.per_client, f"at most the {population.num_classes} classes")
+        require(
+            self.per_client <= population.num_classes,
+            "per_client",
+            self.per_client,
+            f"at most the {population.num_classes} classes",
+        )
         has = _choose_classes(population.num_clients, population.num_classes, self.per_client, rng)
         if self.train_size is None:
             return split_each(_share_classes(has, population.labels, rng), population, rng)
@@ -92,7 +97,7 @@ class Classes(Partition):
 
 
 def _choose_classes(num_clients: int, num_classes: int, per_client: int, rng: np.random.Generator) -> Ints:
-    """1 where a client has a class, else 0. Each client takes those used least so far, ties at random. # [clients, classes]"""
+    """1 where a client has a class: those used least so far, ties at random. # [num_clients, num_classes]"""
     has = np.zeros((num_clients, num_classes), dtype=np.int64)
     used = np.zeros(num_classes, dtype=np.int64)
     for client, tie in enumerate(rng.random((num_clients, num_classes))):

@@ -30,11 +30,12 @@ def official_pools(population: Population, test_share: float, rng: np.random.Gen
         place = np.arange(count) - (np.cumsum(sizes) - sizes)[labels[order]]
         is_test = place < np.rint(sizes * test_share)[labels[order]]
     train, test = order[~is_test], order[is_test]
-    sizes = [np.bincount(labels[part], minlength=population.num_classes).astype(np.int64) for part in (train, test)]
-    return Pool(train, sizes[0]), Pool(test, sizes[1])
+    return _pool(train, population), _pool(test, population)
 
 
-def deal_mix(mix: Floats, pools: tuple[Pool, Pool], sizes: tuple[int, int], population: Population, spill: bool) -> Parts:
+def deal_mix(
+    mix: Floats, pools: tuple[Pool, Pool], sizes: tuple[int, int], population: Population, spill: bool
+) -> Parts:
     """Deal `sizes` training and test samples to each client.
 
     Args:
@@ -56,14 +57,22 @@ def largest_remainder(mix: Floats, total: int) -> Ints:
     whole = np.floor(exact).astype(np.int64)
     missing = total - whole.sum(axis=1, keepdims=True)
     rank = np.argsort(np.argsort(-(exact - whole), axis=1, kind="stable"), axis=1, kind="stable")
-    return whole + (rank < missing)
+    whole += rank < missing
+    return whole
+
+
+def _pool(indices: Ints, population: Population) -> Pool:
+    sizes = np.bincount(population.labels[indices], minlength=population.num_classes)
+    return Pool(indices, sizes.astype(np.int64))
 
 
 def _amounts(mix: Floats, pool: Pool, size: int, key: str, spill: bool) -> Ints:
     """How many samples of each class each client gets from `pool`. # [num_clients, num_classes]"""
     needed, there = size * len(mix), len(pool.indices)
     if needed > there:
-        raise ConfigError(f"{key}: {len(mix)} clients x {size} samples need {needed}, there are {there}; lower {key} or num_clients")
+        raise ConfigError(
+            f"{key}: {len(mix)} clients x {size} samples need {needed}, there are {there}; lower {key} or num_clients"
+        )
     want = largest_remainder(mix, size)
     asked_before = np.cumsum(want, axis=0) - want
     got = np.clip(pool.class_sizes - asked_before, 0, want)
@@ -71,14 +80,16 @@ def _amounts(mix: Floats, pool: Pool, size: int, key: str, spill: bool) -> Ints:
     for client in np.flatnonzero(got.sum(axis=1) < size):
         extra = _refill(mix[client], left, size - int(got[client].sum()), spill)
         if extra is None:
-            raise ConfigError(f"{key}: the classes of client {client} have too few samples for {size}; lower {key} or num_clients")
+            raise ConfigError(
+                f"{key}: the classes of client {client} have too few samples for {size}; lower {key} or num_clients"
+            )
         got[client] += extra
         left -= extra
     return got
 
 
 def _refill(mix: Floats, left: Ints, short: int, spill: bool) -> Ints | None:
-    """Take `short` samples of the classes that are left; None when the client's classes are empty and none else may serve."""
+    """Take `short` samples of the classes that are left; None when those that may serve are empty."""
     taken = np.zeros_like(left)
     while taken.sum() < short:
         weights = mix * (left > taken)

@@ -26,7 +26,7 @@ class Dirichlet(Partition):
     max_redraws: int = 10_000
     """Give up after this many draws and say which setting to change."""
     capped: bool = False
-    """A client that already has its even share takes no part in the classes that follow; widespread in benchmark code."""
+    """A client that has its even share already gets nothing of the classes that follow, as in much benchmark code."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < float("inf"), "alpha", self.alpha, "a number above 0")
@@ -45,7 +45,8 @@ class Dirichlet(Partition):
                 return split_each(_hand_out(population.labels, amounts, rng), population, rng)
         raise ConfigError(
             f"alpha: in {self.max_redraws} draws with alpha {self.alpha} some of the {population.num_clients} clients "
-            f"always had fewer than {self.min_size} samples (at best {best}); raise alpha, lower num_clients or lower min_size"
+            f"always had fewer than {self.min_size} samples (at best {best}); raise alpha, lower num_clients or "
+            "lower min_size"
         )
 
     def _amounts(self, class_sizes: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
@@ -67,11 +68,11 @@ class Dirichlet(Partition):
 class ClientDirichlet(Partition):
     """Each client has its own label mix ~ Dir(alpha), the same for its training and its test samples (FedPURIN).
 
-    All clients have the same size. Training samples come from the official training part, test samples from the official
-    test part; a data set without that split is first split at random in the ratio of the two sizes. No sample is given
-    twice. When a class runs out, the client takes what it misses from the classes that are left, in proportion to its
-    mix, and where its mix has none of them, in proportion to what is left. The test mix follows the training samples
-    that the client really got.
+    All clients have the same size. Training samples come from the official training part, test samples from the
+    official test part; a set without that split is first split at random in the ratio of the two sizes. No sample is
+    given twice. When a class runs out, the client takes what it misses from the classes that are left, in proportion to
+    its mix, and where its mix has none of them, in proportion to what is left. The test mix follows the training
+    samples that the client really got.
     """
 
     alpha: float = 0.1

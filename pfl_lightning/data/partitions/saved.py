@@ -49,10 +49,8 @@ class SavedPartition(Partition):
         if metadata.get("labels_sha256") != _digest(population.labels):
             about = f"{metadata.get('data', 'another data set')} with {metadata.get('num_samples', '?')} samples"
             raise ConfigError(f"path: {self.path} is of {about}, not of this data set; draw a new one")
-        if len(parts.train_sizes) != population.num_clients:
-            raise ConfigError(
-                f"num_clients: {population.num_clients}, but {self.path} has {len(parts.train_sizes)} clients; use that number"
-            )
+        if (there := len(parts.train_sizes)) != population.num_clients:
+            raise ConfigError(f"num_clients: {population.num_clients} clients asked for, {self.path} has {there}")
         _check_whole(parts, len(population.labels), self.path)
         return parts
 
