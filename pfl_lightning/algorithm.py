@@ -56,6 +56,16 @@ class Algorithm:
     def check(self, task: Task, data: FederatedData) -> None:
         """Refuse, with a `ConfigError`, a task or data that the method cannot work with."""
 
+    def adapt(self, task: Task) -> None:
+        """Change the net before it is used, e.g. give it another head. torch's random state is the initial model's."""
+
+    def begin(self, client: ClientModule, server: Server) -> None:
+        """Before the first round: declare what the server remembers, alike on every rank."""
+
+    def invites_all(self, round_: int) -> bool:
+        """Whether every client takes part in this round, whatever the participation."""
+        return False
+
     def setup(self, client: ClientModule, server: Server) -> None:
         """A client's first visit: set the first mask, declare what it remembers."""
         if self.bn_buffers == "local":
@@ -92,6 +102,10 @@ class Algorithm:
     def personalize(self, client: ClientModule, server: Server) -> None:
         """Make the model that is evaluated for a client that is not being trained."""
         self.download(client, server)
+
+    def finetune(self, client: ClientModule, server: Server, epochs: int) -> None:
+        """Train the throw-away copy of a client's model that evaluations may ask for."""
+        client.train_epochs(epochs)
 
     def test(self, client: ClientModule, server: Server) -> Tensor:
         """The sums of the task's metrics for the client's present model."""

@@ -6,8 +6,10 @@ not grow with their number.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +18,7 @@ from lightning import LightningModule
 from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricOptimizer
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from pfl_lightning import masks
@@ -55,6 +58,7 @@ class ClientModule(LightningModule):
         memory: what the algorithm lets the client remember besides its personal entries.
         id, round, visits: who it is, the present round, and how often it was trained before.
         weight: its share of the round's total weight.
+        train_indices: the samples it trains on: all its training data, less what is held out at this visit.
     """
 
     mask: Tensor
@@ -69,7 +73,9 @@ class ClientModule(LightningModule):
         self.data, self.local, self.seed = data, local, seed
         self.memory: dict[str, Tensor] = {}
         self.id, self.round, self.visits, self.weight = -1, 0, 0, 0.0
-        self.loss_sum, self.samples_seen = 0.0, 0
+        self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
+        self.frozen_norms: list[nn.Module] = []
+        self.train_indices = torch.empty(0, dtype=torch.int64)
 
     @property
     def theta(self) -> Tensor:
@@ -77,14 +83,21 @@ class ClientModule(LightningModule):
         return self.vector[: self.layout.num_parameters]
 
     @property
+    def loss_sum(self) -> float:
+        """The training loss at this visit, summed over samples."""
+        return float(self.loss_total)
+
+    @property
     def num_samples(self) -> int:
-        """How many training samples the client has."""
-        return int(self.data.train_sizes[self.id])
+        """How many samples the client trains on."""
+        return len(self.train_indices)
 
     def open(self, client: int, round_: int, state: State | None, initial: Tensor) -> None:
         """Become client `client`: its state comes in; where it has none, it starts from the common initial model."""
         self.id, self.round = client, round_
-        self.loss_sum, self.samples_seen = 0.0, 0
+        self.train_indices = self.data.train_indices(client)
+        self.samples_seen = 0
+        self.loss_total.zero_()
         self.vector.copy_(initial)
         self.mask.zero_()
         self.memory = {name: tensor.to(self.vector.device, copy=True) for name, tensor in (state or {}).items()}
@@ -103,14 +116,44 @@ class ClientModule(LightningModule):
             state["personal"] = self.vector[self.mask].cpu()
         return state
 
-    def batches(self, epoch: str) -> Iterator[Batch]:
-        """The client's training data in batches, in an order that depends on (seed, round, client, epoch) only."""
+    def hold_out(self, share: float) -> Tensor:
+        """Keep a share of the training samples (rounded down) out of this visit's training, to validate on.
+
+        They are the same ones at every visit, so that no model of the client has ever been trained on them.
+
+        Returns:
+            Their indices; none for a client with too few samples.
+        """
         indices = self.data.train_indices(self.id)
-        shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
+        shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "validation", self.id))
         order = indices[torch.randperm(len(indices), generator=shuffle)]
+        count = int(share * len(order))
+        self.train_indices = order[count:]
+        return order[:count]
+
+    def batches(self, epoch: str, share: float = 1.0) -> Iterator[Batch]:
+        """The client's training data, or a share of it (rounded up), in batches. The order, and what is in the share,
+        depend on (seed, round, client, epoch) only.
+        """
+        indices = self.train_indices
+        shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
+        order = indices[torch.randperm(len(indices), generator=shuffle)][: math.ceil(share * len(indices))]
         for batch in split_batches(order, self.local.batch_size):
             if len(batch):
                 yield self.data.batch(batch, self.vector.device)
+
+    def epochs(self, epochs: int | None = None, stream: str = "", steps: int | None = None) -> Iterator[Batch]:
+        """The batches of several passes over the training data.
+
+        Args:
+            epochs: how many passes; the configured `local_epochs` by default.
+            stream: names the order of the batches, for methods that train several times at a visit.
+            steps: so many batches instead, in as many passes as that takes.
+        """
+        passes: Iterable[int] = range(self.local.epochs if epochs is None else epochs)
+        if steps is not None:
+            passes = itertools.count() if self.num_samples else ()
+        yield from itertools.islice((b for epoch in passes for b in self.batches(f"{stream}{epoch}")), steps)
 
     @property
     def learning_rate(self) -> float:
@@ -124,6 +167,21 @@ class ClientModule(LightningModule):
             raise ConfigError("task: configure_optimizers must return one torch optimizer (and no scheduler)")
         return optimizer
 
+    def start_training(self) -> None:
+        """Put the model into training mode, but for frozen normalisation layers."""
+        self.task.train()
+        for norm in self.frozen_norms:
+            norm.eval()
+
+    def fresh_optimizer(self) -> _FabricOptimizer:
+        """A new optimizer of the task, ready to step the live model."""
+        return cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
+
+    def note(self, loss: Tensor, batch: Batch) -> None:
+        """Count a training step: its loss, and how many samples it saw."""
+        self.loss_total += loss * len(batch[1])
+        self.samples_seen += len(batch[1])
+
     def train_epochs(
         self,
         epochs: int | None = None,
@@ -131,6 +189,8 @@ class ClientModule(LightningModule):
         on_gradient: Callable[[], None] | None = None,
         entries: Tensor | None = None,
         stream: str = "",
+        steps: int | None = None,
+        lr: float | None = None,
     ) -> None:
         """Local training with a fresh optimizer.
 
@@ -140,22 +200,22 @@ class ClientModule(LightningModule):
             on_gradient: called between backward and the optimizer's step; may change `grad` in place.
             entries: bool [P]; only these parameters may move. Momentum and weight decay cannot move the others either.
             stream: names the order of the batches, for methods that train several times at a visit.
+            steps: so many steps instead of epochs.
+            lr: a learning rate of its own; the optimizer's by default.
         """
-        self.task.train()
-        optimizer = cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
+        self.start_training()
+        optimizer = self.fresh_optimizer()
+        for group in optimizer.param_groups if lr is not None else ():
+            group["lr"] = lr
         kept = self.theta.clone() if entries is not None else None
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.vector.device)
-        for epoch in range(self.local.epochs if epochs is None else epochs):
-            for batch in self.batches(f"{stream}{epoch}"):
-                value = self.compute_gradient(batch, loss)
-                if on_gradient:
-                    on_gradient()
-                optimizer.step()
-                if entries is not None and kept is not None:
-                    torch.where(entries, self.theta, kept, out=self.theta)
-                loss_sum += value * len(batch[1])
-                self.samples_seen += len(batch[1])
-        self.loss_sum += float(loss_sum)
+        for batch in self.epochs(epochs, stream, steps):
+            value = self.compute_gradient(batch, loss)
+            if on_gradient:
+                on_gradient()
+            optimizer.step()
+            if entries is not None and kept is not None:
+                torch.where(entries, self.theta, kept, out=self.theta)
+            self.note(value, batch)
 
     def compute_gradient(self, batch: Batch, loss: Callable[[Batch], Tensor] | None = None) -> Tensor:
         """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached."""
@@ -165,12 +225,16 @@ class ClientModule(LightningModule):
         self.runtime.backward(value)
         return value.detach()
 
-    @torch.no_grad()
     def test(self) -> Tensor:
         """The task's sums over the client's test data, for the model as it is now."""
+        return self.test_on(self.data.test_indices(self.id))
+
+    @torch.no_grad()
+    def test_on(self, indices: Tensor) -> Tensor:
+        """The task's sums over the samples at `indices`, for the model as it is now."""
         self.task.eval()
         total = torch.zeros(len(self.task.sums), dtype=torch.float64, device=self.vector.device)
-        for index, part in enumerate(torch.split(self.data.test_indices(self.id), self.local.test_batch_size)):
+        for index, part in enumerate(torch.split(indices, self.local.test_batch_size)):
             if len(part):
                 with self.runtime.autocast():
                     total += self.task.test_step(self.data.batch(part, self.vector.device), index)
@@ -190,16 +254,40 @@ class ClientModule(LightningModule):
             self.vector.copy_(kept)
 
     @contextmanager
-    def only(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Train only these modules: every other parameter has no gradient at all, so nothing can move it."""
-        chosen = {p for module in modules for p in module.parameters()}
-        frozen = [(p, p.grad) for p in self.task.parameters() if p not in chosen]
+    def rewinding(self) -> Iterator[None]:
+        """Give the random numbers that are drawn inside (dropout's) out once more afterwards, so that a second model
+        sees the same ones, or the training is the same as without what happens here.
+        """
+        device = self.vector.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+
+    def only(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Train only these modules and freeze all others."""
+        parts = {part for module in modules for part in module.modules()}
+        chosen = {p for part in parts for p in part.parameters(recurse=False)}
+        others = [part for part in self.task.modules() if part not in parts]
+        return self._frozen([p for p in self.task.parameters() if p not in chosen], others)
+
+    def freezing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Freeze these modules: nothing can move their parameters, since they have no gradient at all (a gradient of
+        zero is not enough for momentum and weight decay), nor their BatchNorm statistics.
+        """
+        parts = {part: None for module in modules for part in module.modules()}
+        return self._frozen({p: None for part in parts for p in part.parameters(recurse=False)}, parts)
+
+    @contextmanager
+    def _frozen(self, parameters: Iterable[nn.Parameter], parts: Iterable[nn.Module]) -> Iterator[None]:
+        frozen = [(p, p.grad) for p in parameters if p.requires_grad]
+        outer = self.frozen_norms
+        self.frozen_norms = [*outer, *(part for part in parts if isinstance(part, _NormBase))]
         for p, _ in frozen:
             p.requires_grad_(False)
             p.grad = None
         try:
             yield
         finally:
+            self.frozen_norms = outer
             for p, grad in frozen:
                 p.requires_grad_(True)
                 p.grad = grad

@@ -5,8 +5,8 @@ weighted value is rounded once to a fixed-point integer (`RESOLUTION` = 2⁻⁴�
 total is the same for any number of ranks and any assignment of clients, by construction. The weights of a round add up
 to one, so a mean over k clients is off by at most k · 2⁻⁴⁵ divided by the share of the weight that takes part in an
 entry (3e-13 for ten equal clients: far below float32's own rounding of a usual weight), and values up to `LIMIT`
-(2¹⁸ = 262 144) cannot overflow 63 bits. A value beyond that, or not finite, ends the run with the client and the round named:
-such a client has diverged.
+(2¹⁸ = 262 144) cannot overflow 63 bits. A value beyond that, or not finite, ends the run with the client and the round
+named: such a client has diverged.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class Comm:
 
         Args:
             local: this rank's clients and their values.
-            weights: float64 [k, k] in the order of the cohort, the same on every rank; no row may add up to more than one.
+            weights: float64 [k, k] in the order of the cohort, the same on every rank; a row adds up to one at most.
+                A client whose row is zero wants nothing and gets nothing.
             like: a tensor of a value's shape and type.
         """
         usable = ExactMean({"value": like[:0]}, [], self.rank, self.world)
@@ -217,9 +218,11 @@ class Comm:
         usable.result(self.round)
         mixed = {}
         for row, client in enumerate(self.cohort):
+            if not weights[row].any():
+                continue
             total = ExactMean({"value": like}, [], self.rank, self.world)
             for column, other in enumerate(self.cohort):
-                if other in local:
+                if other in local and weights[row, column]:
                     total.add(Upload(other, {"value": local[other]}, float(weights[row, column])))
             if self.world > 1:
                 dist.reduce(total.total, self.owner[client])

@@ -93,12 +93,14 @@ class FederatedFabricLoop:
         torch.manual_seed(derive_seed(seed, "initial model"))
         task.build(data.spec)
         algorithm.check(task, data)
+        algorithm.adapt(task)
         fabric.to_device(task)
         data.to(fabric.device)
         local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size)
         self.client = ClientModule(task, data, local, fabric, seed)
         initial = self.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
+        algorithm.begin(self.client, self.server)
         self.comm = Comm(fabric)
         self.store = ClientStore(data.num_clients, self.comm)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
@@ -120,7 +122,8 @@ class FederatedFabricLoop:
         """One federated round: cohort, assignment, visits, aggregation, metrics."""
         started, self.watch = time.perf_counter(), Stopwatch()
         self.server.round += 1
-        cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, self.config.participation)
+        participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
+        cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, participation)
         sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
         shares = assign(cohort, sizes, self.comm.world, [self.store.home[client] for client in cohort])
         self.comm.open_round(self.server.round, shares)
@@ -155,7 +158,7 @@ class FederatedFabricLoop:
                 self.algorithm.personalize(self.client, self.server)
                 table[client, :k] = self.algorithm.test(self.client, self.server)
                 if self.config.finetune_epochs:
-                    self.client.train_epochs(self.config.finetune_epochs)
+                    self.algorithm.finetune(self.client, self.server, self.config.finetune_epochs)
                     table[client, k : 2 * k] = self.client.test()
                 self.client.vector.copy_(self.server.vector)
                 table[client, 2 * k :] = self.client.test()

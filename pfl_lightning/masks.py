@@ -86,6 +86,23 @@ def largest(scores: Tensor, count: int) -> Tensor:
     return chosen
 
 
+def grow(mask: Tensor, scores: Tensor, rate: float, limit: float, spans: Sequence[Span] | None = None) -> Tensor:
+    """The mask and, of the entries it lacks, those with the largest scores (FedSelect).
+
+    Of each tensor, or of all when `spans` is None, the share `rate` of what it lacks is added, rounded up so that small
+    tensors grow too, but never beyond floor(limit n).
+    """
+    grown = mask.clone()
+    for start, stop in _ranges(scores, spans):
+        free = ~mask[start:stop]
+        lacking = int(free.sum())
+        room = _floor_of(limit, stop - start, "limit") - (stop - start - lacking)
+        count = min(room, math.ceil(Fraction(repr(float(rate))) * lacking))
+        if count > 0:
+            grown[start:stop][free] = largest(scores[start:stop][free], count)
+    return grown
+
+
 def min_max(scores: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
     """Scores scaled to [0, 1] per tensor, or over all when `spans` is None. Where max = min, every score is 0."""
     scaled = torch.zeros_like(scores)

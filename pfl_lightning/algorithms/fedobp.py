@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks
+from pfl_lightning import masks, scores
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
@@ -24,6 +24,12 @@ class FedOBP(FedAvg):
 
     quantile: float = 0.9999
     """Share of parameters taken from the server; 1.0 is FedAvg."""
+    score: scores.ScoreName = "obp"
+    """What makes a parameter personal: obp (Eq. 19), obp_legacy (as in the paper's Table 8), gradient (Eq. 5), fisher
+    (Eq. 6, gradients per sample), fisher_batch (squared gradients of whole batches: cheaper, coarser) or perturbation
+    (FedPURIN's |g·θ|, last batch). Gradient and perturbation exist only once a client has trained."""
+    ema: float = 0.0
+    """Weight of a client's earlier scores in a moving average over its visits; 0.0 takes the newest alone."""
     normalization: Literal["none", "layer", "global"] = "none"
     """Min-max scaling of the scores per tensor or over all. Global never changes the selection."""
     scope: Literal["all", "classifier"] = "all"
@@ -35,44 +41,62 @@ class FedOBP(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.quantile <= 1, "quantile", self.quantile, "a number from 0 to 1")
-        require(
-            self.normalization in ("none", "layer", "global"),
-            "normalization",
-            self.normalization,
-            "none, layer or global",
-        )
-        require(self.scope in ("all", "classifier"), "scope", self.scope, "all or classifier")
-        require(self.first_visit in ("global", "initial"), "first_visit", self.first_visit, "global or initial")
+        require(0 <= self.ema < 1, "ema", self.ema, "a number from 0 up to, not including, 1")
+        choices = {
+            "score": get_args(scores.ScoreName),
+            "normalization": ("none", "layer", "global"),
+            "scope": ("all", "classifier"),
+            "first_visit": ("global", "initial"),
+        }
+        for key, allowed in choices.items():
+            require(getattr(self, key) in allowed, key, getattr(self, key), " | ".join(allowed))
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
         if self.first_visit == "initial":
-            client.memory["theta"] = server.initial[: server.layout.num_parameters].clone()
+            client.memory["theta"] = client.theta.clone()
+            if self.score in scores.OF_MODEL:
+                client.memory["score"] = scores.OF_MODEL[self.score](client)
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:
-        if "theta" in client.memory:
-            own = client.memory["theta"]
-            client.mask[: len(own)] = self.select(self.score(client, server), client)
-            client.theta.copy_(own)
+        score = self.latest_score(client, server)
+        if score is not None:
+            if self.normalization != "none":
+                spans = client.layout.parameter_spans if self.normalization == "layer" else None
+                score = masks.min_max(score, spans)
+            self.merge(client, server, score)
         super().download(client, server)
 
-    def score(self, client: ClientModule, server: Server) -> Tensor:
-        """Eq. 19 [P]."""
-        return (client.memory["theta"] - server.theta).square_()
+    def latest_score(self, client: ClientModule, server: Server) -> Tensor | None:
+        """The client's scores [P] as the global model arrives; None while there are none."""
+        if self.score not in scores.OF_DIFFERENCE:
+            return client.memory.get("score")
+        if "theta" not in client.memory:
+            return None
+        score = self._averaged(client, scores.OF_DIFFERENCE[self.score](client.memory["theta"], server.theta))
+        if self.ema:
+            client.memory["score"] = score
+        return score
 
-    def select(self, score: Tensor, client: ClientModule) -> Tensor:
+    def merge(self, client: ClientModule, server: Server, score: Tensor) -> None:
+        """Set the mask and put the client's own values under it, given the normalised score [P]."""
+        client.mask[: len(score)] = self.select(client, score, self.quantile)
+        client.theta.copy_(client.memory["theta"])
+
+    def select(self, client: ClientModule, score: Tensor, quantile: float) -> Tensor:
         """The personal parameters, bool [P]."""
-        layout = client.layout
-        if self.normalization != "none":
-            score = masks.min_max(score, layout.parameter_spans if self.normalization == "layer" else None)
         if self.scope == "all":
-            return masks.above_quantile(score, self.quantile)
-        inside = masks.by_module(client.task, layout, client.task.net.head)[: layout.num_parameters]
-        personal = torch.zeros_like(inside)
-        personal[inside] = masks.above_quantile(score[inside], self.quantile)
-        return personal
+            return masks.above_quantile(score, quantile)
+        inside = self.eligible(client)
+        return inside.masked_scatter(inside, masks.above_quantile(score[inside], quantile))
+
+    def eligible(self, client: ClientModule) -> Tensor:
+        """The parameters that may become personal, bool [P]."""
+        if self.scope == "all":
+            return torch.ones_like(client.theta, dtype=torch.bool)
+        return masks.by_module(client.task, client.layout, client.task.net.head)[: client.layout.num_parameters]
 
     @override
     def travels(self, client: ClientModule) -> Tensor | None:
@@ -83,5 +107,20 @@ class FedOBP(FedAvg):
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
+        start = client.theta.clone()
+        client.grad.zero_()  # a visit without a single batch must not find the gradient of another client
         super().fit(client, server)
         client.memory["theta"] = client.theta.clone()
+        if self.score not in scores.OF_DIFFERENCE:
+            client.memory["score"] = self._averaged(client, self._score_of_training(client, start))
+
+    def _score_of_training(self, client: ClientModule, start: Tensor) -> Tensor:
+        """The scores that need no received model: made right after the training, used at the next visit."""
+        if self.score == "gradient":
+            return scores.gradient(start, client.theta)
+        if self.score == "perturbation":
+            return scores.perturbation(client.theta, client.grad)
+        return scores.OF_MODEL[self.score](client)
+
+    def _averaged(self, client: ClientModule, score: Tensor) -> Tensor:
+        return torch.lerp(score, client.memory["score"], self.ema) if "score" in client.memory and self.ema else score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
@@ -26,9 +27,9 @@ class FedProx(FedAvg):
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
-        client.train_epochs(on_gradient=lambda: pull(client, server, self.mu))
+        client.train_epochs(on_gradient=lambda: pull(client, server.theta, self.mu))
 
 
-def pull(client: ClientModule, server: Server, strength: float) -> None:
-    """Add the gradient of strength/2 ‖θ − w‖² to the client's gradient."""
-    client.grad.add_(client.theta - server.theta, alpha=strength)
+def pull(client: ClientModule, anchor: Tensor, strength: float) -> None:
+    """Add the gradient of strength/2 ‖θ − anchor‖² to the client's gradient; `anchor` is [P]."""
+    client.grad.add_(client.theta - anchor, alpha=strength)

@@ -55,6 +55,8 @@ class Job:
     """One training run, from the parsed config to the files it leaves. Called on every rank."""
 
     def __init__(self, argv: list[str]) -> None:
+        from pfl_lightning.cli.explain import full_key
+        from pfl_lightning.cli.extends import config_name
         from pfl_lightning.cli.parser import build_parser, instantiate, parse
         from pfl_lightning.cli.run_dir import choose_run_dir
         from pfl_lightning.cohort import cohort_size
@@ -68,9 +70,12 @@ class Job:
             parts[key] for key in ("algorithm", "task", "data", "loop", "fabric")
         )
         self.seed = self.config.seed
-        self.data.setup(self.seed)
+        try:
+            self.data.setup(self.seed)
+        except ConfigError as error:
+            raise ConfigError(full_key(str(error), "data", self.config.data)) from error
         self.cohort_size = cohort_size(self.data.num_clients, self.loop.participation)
-        self.run_dir = choose_run_dir(self.config.run_dir, self.config.config, type(self.algorithm).__name__)
+        self.run_dir = choose_run_dir(self.config.run_dir, config_name(argv) or type(self.algorithm).__name__.lower())
 
     def __call__(self, fabric: Fabric) -> None:
         """Train on this rank, and leave with a code if it goes wrong."""

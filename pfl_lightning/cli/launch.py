@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,8 +15,10 @@ from typing import Literal
 import joblib
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-from lightning.fabric.strategies import DDPStrategy, Strategy
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.strategy import Strategy
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from pfl_lightning.errors import ConfigError, require
@@ -63,6 +66,8 @@ def usable_cores() -> int:
 
 def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
     """A Fabric, not launched yet."""
+    for name in ("lightning.fabric", "torch.multiprocessing.spawn"):  # banners and news about processes
+        logging.getLogger(name).setLevel(logging.ERROR)
     if not config.on_gpu:
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
     devices: int | str = config.devices

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import re
 from argparse import ArgumentError
 from typing import Any
 
@@ -12,10 +9,10 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse.typing import lazy_instance
 
 import pfl_lightning.algorithms  # short names are found among the classes that are imported
-import pfl_lightning.data
-import pfl_lightning.nets
-import pfl_lightning.tasks
+import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.cli.explain import explain, full_key
+from pfl_lightning.cli.extends import expand
 from pfl_lightning.cli.launch import FabricConfig
 from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
@@ -50,7 +47,7 @@ def build_parser() -> ArgumentParser:
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     """Parse, or raise a `ConfigError` of one line."""
     try:
-        return parser.parse_args(argv)
+        return parser.parse_args(expand(argv))
     except ArgumentError as error:
         raise ConfigError(explain(str(error), parser)) from error
 
@@ -60,56 +57,7 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     parts = {}
     for key in (*CLASSES, *GROUPS):
         try:
-            parts[key] = parser.instantiate(Namespace({key: config[key]}))[key]
+            parts[key] = parser.instantiate(Namespace(**{key: config[key]}))[key]  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{key}.{error}") from error
+            raise ConfigError(full_key(str(error), key, config[key])) from error
     return parts
-
-
-def explain(message: str, parser: ArgumentParser) -> str:
-    """Turn the parser's nested message into one line: key, what is wrong, what is allowed."""
-    keys = re.findall(r'Parser key "([^"]+)"', message)
-    key = ".".join(keys)
-    reason = re.split(r'Parser key "[^"]+":', message)[-1].strip()
-    place = f"{key}: " if key else ""
-    if match := re.search(r"Problem with given class_path '([^']+)':\s*Option '([^']+)' is not accepted", reason):
-        allowed = list(inspect.signature(import_object(match[1])).parameters)
-        return f"{key}.{match[2]}: {match[1].rsplit('.')[-1]} has no such option; use {_or(match[2], allowed)}"
-    if match := re.search(r"Group '([^']+)' does not accept option '([^']+)'", reason):
-        allowed = list(inspect.signature(GROUPS[match[1]]).parameters)
-        return f"{match[1]}.{match[2]}: no such key; use {_or(match[2], allowed)}"
-    if match := re.search(
-        r"(?:Expected a dot import path string: |ImportError: |Unexpected import path format: )(\S+)", reason
-    ):
-        return f"{place}no class {match[1]}; use {_or(match[1], _names(key))}, or module.Class of your own"
-    if match := re.search(r"unrecognized arguments: (.*)", reason):
-        known = [option for action in parser._actions for option in action.option_strings]
-        word = match[1].split()[0].split("=")[0]
-        near = difflib.get_close_matches(word, known, 1, 0.5)
-        return f"{word}: no such option" + (f"; did you mean {near[0]}?" if near else "; see pfl-fit --help")
-    if match := re.search(
-        r"Option '([^']+)' is not accepted|Key '([^']+)' is not expected|Unknown key '([^']+)'", reason
-    ):
-        word = next(filter(None, match.groups()))
-        return f"{place}{word}: no such key; use {_or(word, [*CLASSES, *GROUPS, 'seed', 'run_dir'])}"
-    if match := re.search(r"following arguments are required: (.*)", reason):
-        return f"{match[1]}: missing; give it on the command line or in a --config file"
-    return place + re.sub(r"<class '([^']+)'>", r"\1", " ".join(reason.split()))
-
-
-def _or(word: str, allowed: list[str]) -> str:
-    """The allowed words, the likeliest first."""
-    near = difflib.get_close_matches(word, allowed, 1, 0.4)
-    return " | ".join([*near, *(other for other in allowed if other not in near)])
-
-
-def _names(key: str) -> list[str]:
-    """Short names of the package's classes for a key."""
-    root = CLASSES.get(key)
-    if root is None:
-        return []
-    package = inspect.getmodule(
-        {"algorithm": pfl_lightning.algorithms, "task": pfl_lightning.tasks, "data": pfl_lightning.data}[key]
-    )
-    assert package is not None
-    return [n for n in package.__all__ if n != root.__name__ and issubclass(getattr(package, n), root)]

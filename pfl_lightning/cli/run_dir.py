@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
 from pfl_lightning.errors import ConfigError
 
 
-def choose_run_dir(run_dir: str | None, configs: Sequence[object] | None, algorithm: str) -> Path:
-    """The run's directory: as given, else `runs/<config name>/<date-time>`. Nothing is created yet."""
+def choose_run_dir(run_dir: str | None, name: str) -> Path:
+    """The run's directory: as given, else `runs/<name>/<date-time>`. Nothing is created yet."""
     if run_dir is not None:
         path = Path(run_dir)
         check_free(path)
         return path
-    name = Path(str(configs[-1])).stem if configs else algorithm.lower()
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     parent = Path("runs") / name
     path = next(p for n in range(1000) if not (p := parent / (f"{stamp}-{n}" if n else stamp)).exists())
@@ -33,8 +31,10 @@ def check_free(path: Path) -> None:
     parent = path
     while not parent.exists():
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir: {path} cannot be created: {parent} is not a directory one may write to")
+    try:
+        Path(tempfile.mkdtemp(prefix=".pfl-fit-", dir=parent)).rmdir()
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be created: {parent}: {error.strerror}") from error
 
 
 def create(path: Path) -> None:

@@ -101,7 +101,7 @@ class FederatedData:
         return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
     def label_counts(self) -> Tensor:
-        """Training samples of each class at each client; all together where targets are no classes. # [clients, classes]"""
+        """Training samples of each class at each client, or of all where there are no classes. # [clients, classes]"""
         if self.samples.y.is_floating_point():
             return self.train_sizes[:, None]
         sizes = torch.stack([self.train_sizes, self.test_sizes], dim=1).flatten()

@@ -111,7 +111,7 @@ def _own_file(path: Path, recipe: Recipe, tried: list[str]) -> Samples | None:
 
 
 def _first_that_works(recipe: Recipe, download: bool, scratch: Path, tried: list[str]) -> Samples | None:
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False)
     for number, route in enumerate(recipe.routes):
         if route.online and not download:
             tried.append(f"{route.name} (not asked: no download)")

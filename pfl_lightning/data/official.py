@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import socket
 import threading
 import urllib.error
@@ -41,6 +42,8 @@ class Official:
     test: dict[str, Any] = field(default_factory=lambda: {"train": False})
     transposed: bool = False
     """Whether rows and columns of the original images are exchanged."""
+    needs: str = ""
+    """A package that torchvision needs to read the files."""
 
     def routes(self, root: Path) -> list[Route]:
         """The files in `root`, then torchvision's download."""
@@ -60,20 +63,24 @@ class Official:
         return self._read(root, unpack=False)
 
     def _download(self, scratch: Path) -> Samples:
+        self._check_needs()
         check_reachable(_addresses(_torchvision(self.kind)))
         with _socket_timeout(STALL_SECONDS):
             return self._read(scratch, unpack=True)
 
     def _read(self, root: Path, unpack: bool) -> Samples:
+        self._check_needs()
         try:
             parts = [_torchvision(self.kind)(str(root), download=unpack, **part) for part in (self.train, self.test)]
-        except ModuleNotFoundError as error:
-            raise RouteError(f"needs the package {error.name}") from error
         except (RuntimeError, FileNotFoundError) as error:
             raise RouteError("not there or damaged" if not unpack else str(error)) from error
         images, labels = [_images(part) for part in parts], [_labels(part) for part in parts]
         x = torch.cat(images)
         return Samples(x.transpose(1, 2).contiguous() if self.transposed else x, torch.cat(labels), len(labels[0]))
+
+    def _check_needs(self) -> None:
+        if self.needs and importlib.util.find_spec(self.needs) is None:
+            raise RouteError(f"needs the Python package {self.needs}, which is not installed")
 
 
 def check_reachable(addresses: list[str]) -> None:

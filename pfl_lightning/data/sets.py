@@ -137,7 +137,9 @@ class SVHN(OfficialImages):
     spec = DataSpec((3, 32, 32), 10)
     sizes = (73_257, 26_032)
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
-    official = Official("SVHN", "train_32x32.mat and test_32x32.mat", train={"split": "train"}, test={"split": "test"})
+    official = Official(
+        "SVHN", "train_32x32.mat and test_32x32.mat", train={"split": "train"}, test={"split": "test"}, needs="scipy"
+    )
 
 
 class EMNIST(OfficialImages):

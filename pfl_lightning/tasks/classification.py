@@ -58,7 +58,10 @@ class Classification(Task):
     @override
     def test_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
-        logits = self(x).float()
+        return self.sums_of(self(x).float(), y)
+
+    def sums_of(self, logits: Tensor, y: Tensor) -> Tensor:
+        """What these logits [N, C] add to each of `sums`; log-probabilities are logits too."""
         correct = (logits.argmax(1) == y).sum()
         loss = cross_entropy(logits, y, reduction="sum")
         return torch.stack(

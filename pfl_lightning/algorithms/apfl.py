@@ -1,0 +1,77 @@
+"""APFL: a mixture of one's own and the global model, with a share that is learned. Deng et al., arXiv 2003.13461, 2020."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from typing_extensions import override
+
+from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithms.two_models import TwoModels
+from pfl_lightning.client import ClientModule
+from pfl_lightning.comm import Upload
+from pfl_lightning.errors import require
+
+
+@dataclass
+class APFL(TwoModels):
+    """The tested model is v̄ = α v + (1 − α) w_i: v is the client's own, w_i its copy of the global model, trained as in
+    FedAvg. v follows the gradient of f(v̄), and so does α. A client that is not being trained mixes with the present w.
+
+    α = 0 or 1, not adapted, is FedAvg or Local (`first_visit: initial`) with BatchNorm statistics of one's own.
+    """
+
+    alpha: float = 0.5
+    """The share α of the own model that a client starts with."""
+    alpha_lr: float | None = None
+    """Learning rate of α; by default the model's, 0 keeps α fixed."""
+    alpha_every: Literal["visit", "step"] = "visit"
+    """Move α at the first step of a visit only, or at every step."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.alpha <= 1, "alpha", self.alpha, "a number from 0 to 1")
+        require((self.alpha_lr or 0) >= 0, "alpha_lr", self.alpha_lr, "a number >= 0, or null")
+        require(self.alpha_every in ("visit", "step"), "alpha_every", self.alpha_every, "visit or step")
+
+    @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        super().setup(client, server)
+        client.memory["alpha"] = torch.tensor(self.alpha, dtype=torch.float64)
+
+    @override
+    def download(self, client: ClientModule, server: Server) -> None:
+        client.memory["own"] = client.theta.clone()
+        client.theta.copy_(torch.lerp(server.theta, client.theta, float(client.memory["alpha"])))
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        own, shared, alpha = client.memory["own"], server.vector.clone(), float(client.memory["alpha"])
+        theta = shared[: len(own)]
+        alpha_lr = client.learning_rate if self.alpha_lr is None else self.alpha_lr
+        own_optimizer, shared_optimizer = client.fresh_optimizer(), client.fresh_optimizer()
+        client.start_training()
+        for step, batch in enumerate(client.epochs()):
+            with client.rewinding():
+                client.note(client.compute_gradient(batch), batch)
+            slope = client.grad.clone()  # of f at v̄; all gradients are those at the old values
+            towards_own = float(torch.dot(own - theta, slope))
+            with client.holding(shared):
+                client.note(client.compute_gradient(batch), batch)
+                shared_optimizer.step()
+            client.theta.copy_(own)
+            client.grad.copy_(slope.mul_(alpha))
+            own_optimizer.step()
+            own.copy_(client.theta)
+            if self.alpha_every == "step" or step == 0:
+                alpha = min(1.0, max(0.0, alpha - alpha_lr * towards_own))
+            client.theta.copy_(torch.lerp(theta, own, alpha))
+        client.memory |= {"shared": shared, "alpha": torch.tensor(alpha, dtype=torch.float64)}
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        client.theta.copy_(client.memory.pop("own"))
+        return super().upload(client, server)

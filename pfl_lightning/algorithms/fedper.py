@@ -1,0 +1,30 @@
+"""FedPer: a common body, a head of one's own. Arivazhagan et al., arXiv 1912.00818, 2019."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithms.split import Split
+from pfl_lightning.client import ClientModule
+
+
+@dataclass
+class FedPer(Split):
+    """Body and head are trained together; the head never leaves the client, the body is averaged.
+
+    A client that was never drawn has the common initial head: the server knows no other. An empty head is FedAvg, a
+    head that is the whole model is Local.
+    """
+
+    @property
+    @override
+    def partial_upload(self) -> bool:
+        return True
+
+    @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        super().setup(client, server)
+        client.mask |= self.in_head(client)

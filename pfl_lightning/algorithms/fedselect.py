@@ -1,0 +1,136 @@
+"""FedSelect: what moves most in local training becomes personal, more of it each round. Tamirisa et al., CVPR 2024."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from pfl_lightning import ledger, masks, scores
+from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithms.fedavg import FedAvg
+from pfl_lightning.client import ClientModule
+from pfl_lightning.cohort import derive_seed
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.tasks.task import Task
+from pfl_lightning.vector import Layout
+
+
+@dataclass
+class FedSelect(FedAvg):
+    """Each client grows its own set of personal parameters; the server averages each of the others over the clients
+    for which it is still global. A local epoch is a pass over the data that trains the personal parameters, then one
+    that trains the global ones. alpha = 0 is FedAvg with equal weights; alpha = 1 ends as local training.
+    """
+
+    weighting: Literal["samples", "uniform"] = "uniform"
+    """Weight of a client in the mean of an entry: the same for all, or its number of training samples."""
+    bn_buffers: Literal["average", "local"] = "local"
+    """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
+    p: float = 0.25
+    """Share of the parameters that are still global which become personal at a visit; above 0, up to 1."""
+    alpha: float = 0.3
+    """Largest share of personal parameters, never exceeded; from 0 to 1."""
+    selection: Literal["per_tensor", "whole_model"] = "per_tensor"
+    """What p and alpha are shares of: each tensor, or the whole model."""
+    choose: Literal["most", "least", "random"] = "most"
+    """Take the parameters that moved most; or, for ablations, least, or any."""
+    layers: list[str] | None = None
+    """Ablation: exactly these modules are personal, from the start (e.g. [net.head]); nothing is selected."""
+    update_every: int = 1
+    """Select at every so many visits of a client; the authors' code has 3."""
+    biases: bool = True
+    """Whether tensors named bias may become personal; in the authors' code they never do."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.p <= 1, "p", self.p, "a number above 0 and up to 1")
+        require(0 <= self.alpha <= 1, "alpha", self.alpha, "a number from 0 to 1")
+        require(
+            self.selection in ("per_tensor", "whole_model"), "selection", self.selection, "per_tensor or whole_model"
+        )
+        require(self.choose in ("most", "least", "random"), "choose", self.choose, "most, least or random")
+        require(self.update_every >= 1, "update_every", self.update_every, "a whole number >= 1")
+        if self.layers is not None and not self.layers:
+            raise ConfigError("layers: the list is empty; name the modules that shall be personal or leave it out")
+
+    @property
+    @override
+    def partial_upload(self) -> bool:
+        return True
+
+    @override
+    def check(self, task: Task, data: FederatedData) -> None:
+        masks.by_prefix(Layout.of(task), self.layers or [])
+
+    @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        super().setup(client, server)
+        client.mask |= masks.by_prefix(client.layout, self.layers or []).to(client.mask.device)
+
+    @override
+    def download(self, client: ClientModule, server: Server) -> None:
+        """What became personal at the last visit was averaged once more, so it starts from the server's value."""
+        super().download(client, server)
+        if "added" in client.memory:
+            client.mask[: client.layout.num_parameters] |= self.added(client)
+
+    def added(self, client: ClientModule) -> Tensor:
+        """What became personal at the last visit, bool [P]."""
+        return masks.unpack(client.memory["added"], client.layout.num_parameters)
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        start = client.theta.clone()
+        self.alternate(client)
+        client.memory.pop("added", None)
+        if self.layers is None and (client.visits + 1) % self.update_every == 0:
+            personal = client.mask[: len(start)]
+            added = self.grow(personal, self.score(client, start), client.layout) & ~personal
+            if added.any():
+                client.memory["added"] = masks.pack(added)
+
+    def alternate(self, client: ClientModule) -> None:
+        """LocalAlt: per epoch a pass for the personal entries, then one over the same batches for the others.
+
+        A pass over no entries is skipped. What is left is plain training, with one optimizer for all epochs.
+        """
+        personal = client.mask[: client.layout.num_parameters].clone()
+        if personal.all() or not personal.any():
+            client.train_epochs()
+            return
+        for epoch in range(client.local.epochs):
+            client.train_epochs(1, entries=personal, stream=f"{epoch}.")
+            client.train_epochs(1, entries=~personal, stream=f"{epoch}.")
+
+    def score(self, client: ClientModule, start: Tensor) -> Tensor:
+        """How much each parameter wants to be personal [P]."""
+        if self.choose == "random":
+            seed = derive_seed(client.seed, "select", client.round, client.id)
+            return torch.rand(len(start), generator=torch.Generator().manual_seed(seed)).to(start.device)
+        moved = scores.gradient(start, client.theta).nan_to_num_(nan=math.inf)
+        return moved if self.choose == "most" else -moved
+
+    def grow(self, personal: Tensor, score: Tensor, layout: Layout) -> Tensor:
+        """GradSelect: the personal parameters from the next visit on, bool [P]."""
+        spans = [s for s in layout.parameter_spans if self.biases or s.name.rpartition(".")[2] != "bias"]
+        if self.selection == "per_tensor":
+            return masks.grow(personal, score, self.p, self.alpha, spans)
+        inside = layout.where((span.name for span in spans), score.device)[: len(score)]
+        grown = personal.clone()
+        grown[inside] = masks.grow(personal[inside], score[inside], self.p, self.alpha)
+        return grown
+
+    @override
+    def down_bytes(self, client: ClientModule, server: Server) -> int:
+        """The server can tell what a client selects from what it sent and got back, so no mask travels."""
+        sent = ~client.mask
+        if "added" in client.memory:
+            sent[: client.layout.num_parameters] |= self.added(client)
+        return ledger.dense_bytes(int(sent.sum()))

@@ -1,0 +1,75 @@
+"""pFedSD: a client that trains the global model also learns from its own previous one. Jin et al., IEEE TPDS 2023."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import kl_div, log_softmax, softmax
+from typing_extensions import override
+
+from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithms.fedavg import FedAvg
+from pfl_lightning.algorithms.features import require_classifier
+from pfl_lightning.client import ClientModule
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import require
+from pfl_lightning.tasks.task import Batch, Task
+
+
+@dataclass
+class PFedSD(FedAvg):
+    """Local loss f(θ) + λT² KL(teacher ‖ θ), both softened by the temperature T. The teacher is the client's model
+    after its last training; at the first visit there is none. The model to look at is the one after local training.
+    """
+
+    lam: float = 0.5
+    """Weight of what the teacher says; 0 is FedAvg."""
+    temperature: float = 3.0
+    """Softens both predictions."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.lam >= 0, "lam", self.lam, "a number >= 0")
+        require(self.temperature > 0, "temperature", self.temperature, "a number > 0")
+
+    @override
+    def check(self, task: Task, data: FederatedData) -> None:
+        require_classifier(task, "PFedSD", linear_head=False)
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        teacher = client.memory.get("teacher")
+        if teacher is None or not self.lam:
+            client.train_epochs()
+        else:
+            client.train_epochs(loss=lambda batch: self.loss(client, teacher, batch))
+        if self.lam:
+            client.memory["teacher"] = client.vector.clone()
+
+    def loss(self, client: ClientModule, teacher: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy and distillation of a batch."""
+        x, y = batch
+        advice = outputs_of(client, teacher, x)
+        logits = client.task(x)
+        return torch.nn.functional.cross_entropy(logits, y) + self.lam * distillation(
+            logits, advice, self.temperature
+        )
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), mean over the batch, of logits [N, C]."""
+    target = softmax(teacher / temperature, 1)
+    return temperature**2 * kl_div(log_softmax(student / temperature, 1), target, reduction="batchmean")
+
+
+@torch.no_grad()
+def outputs_of(client: ClientModule, model: Tensor, x: Tensor) -> Tensor:
+    """What another model [S] answers, in evaluation mode; the live model stays as it is, in training mode."""
+    client.task.eval()
+    outputs: Tensor = functional_call(client.task, client.layout.views(model), (x,))
+    client.task.train()
+    return outputs

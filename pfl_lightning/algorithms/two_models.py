@@ -1,0 +1,49 @@
+"""A model of one's own beside a copy of the global one: what Ditto, APFL and pFedMe have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithms.fedavg import FedAvg
+from pfl_lightning.client import ClientModule
+from pfl_lightning.comm import Upload
+from pfl_lightning.errors import require
+
+
+@dataclass
+class TwoModels(FedAvg):
+    """The live model is the client's own, all of it personal; `fit` leaves the trained copy of the global model in
+    `client.memory["shared"]`, and that one is uploaded and averaged.
+    """
+
+    first_visit: Literal["global", "initial"] = "global"
+    """A client's own model starts from the global model of that moment, or from the common initial model."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.first_visit in ("global", "initial"), "first_visit", self.first_visit, "global or initial")
+
+    @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        client.mask.fill_(True)
+        if self.first_visit == "global":
+            client.vector.copy_(server.vector)
+
+    @override
+    def travels(self, client: ClientModule) -> Tensor | None:
+        if not self.partial_upload:
+            return None
+        return torch.arange(client.layout.size, device=client.mask.device) < client.layout.num_parameters
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        entries = self.travels(client)
+        share = {} if entries is None else {"vector": entries}
+        return Upload(client.id, {"vector": client.memory.pop("shared")}, client.weight, share)
