@@ -10,6 +10,10 @@ from torch.nn.functional import cross_entropy
 from pfl_lightning import masks, scores
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.client import ClientModule
+from pfl_lightning.data import IID, Fashion10k
+from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.nets import SmallCNN
+from pfl_lightning.tasks import Classification
 from tests.toy import toy_loop
 
 
@@ -47,11 +51,6 @@ def test_fisher_is_the_loop_over_samples(monkeypatch, entries_at_once):
 
 def test_fisher_in_the_order_of_the_layout_for_convolutions():
     """A convolution's weights lie in channels-last order in the vector: a permuted score would be another one."""
-    from pfl_lightning.data import IID, Fashion10k
-    from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
-    from pfl_lightning.nets import SmallCNN
-    from pfl_lightning.tasks import Classification
-
     data = Fashion10k(num_clients=500, partition=IID())
     data.setup(0)
     task = Classification(SmallCNN)
@@ -90,8 +89,8 @@ def test_fisher_sees_no_sample_that_is_held_out():
 def test_scores_by_hand():
     """θ_i = (1, −2, 3), θ_g = (0.5, −2, 5): Eq. 19 (0.25, 0, 4); legacy |0.5·1|, 0, |−2·3| = (0.5, 0, 6).
 
-    Eq. 5, θ̃ = (1, 2, 3) → θ = (1.5, 2.1, 2): (0.5, 0.1, 1). Perturbation, θ = (2, −1), g = (0.5, 4): |gθ| = (1, 4), with
-    the Hessian term |−1 + ½| = 0.5 and |4 + ½·16| = 12.
+    Eq. 5, θ̃ = (1, 2, 3) → θ = (1.5, 2.1, 2): (0.5, 0.1, 1). Perturbation, θ = (2, −1), g = (0.5, 4): |gθ| = (1, 4),
+    with the Hessian term |−1 + ½| = 0.5 and |4 + ½·16| = 12.
     """
     own, received = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, -2.0, 5.0])
     assert scores.obp(own, received).tolist() == [0.25, 0.0, 4.0]

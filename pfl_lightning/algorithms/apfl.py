@@ -1,4 +1,4 @@
-"""APFL: a mixture of one's own and the global model, with a share that is learned. Deng et al., arXiv 2003.13461, 2020."""
+"""APFL: a mixture of one's own and the global model, the share being learned. Deng et al., arXiv 2003.13461, 2020."""
 
 from __future__ import annotations
 

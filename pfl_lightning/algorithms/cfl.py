@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithms.clusters import TINY, cut, find_cluster, grow_tree, length
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.pairwise import dot, pairwise
 from pfl_lightning.client import ClientModule
@@ -34,13 +32,13 @@ class CFL(FedAvg):
     """
 
     eps_1: float = 0.4
-    """A cluster may be split when its mean update is shorter than this; 0 never splits: FedAvg. Depends on the model."""
+    """A cluster is split when its mean update is shorter than this (0: never, which is FedAvg) ..."""
     eps_2: float = 1.6
-    """... and its longest update is longer than this. Depends on the model."""
+    """... while its longest update is longer than this. Both depend on the model and must be tuned."""
     start_round: int = 20
     """No split up to this round."""
     linkage: Literal["single", "complete"] = "single"
-    """single: the two halves whose largest cross similarity is smallest (the paper); complete: as in the authors' code."""
+    """single: the halves whose largest cross similarity is smallest (the paper); complete: as in the authors' code."""
     max_cross_similarity: float = 1.0
     """No split when two clients in different halves would have a larger cosine; 1.0: always split."""
 
@@ -75,30 +73,30 @@ class CFL(FedAvg):
 
     @override
     def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        model = {"vector": upload.values["vector"]}  # the server knows the cluster, and with it the update
-        return super().up_bytes(client, Upload(upload.client, model, upload.weight, upload.share))
+        # the server knows the cluster, and with it the update
+        return super().up_bytes(client, replace(upload, values={"vector": upload.values["vector"]}))
 
     @override
     def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
         mine = list(uploads)
-        super().aggregate(server, iter(mine), comm)
-        updates = {upload.client: upload.values["update"] for upload in mine}
-        norms = comm.table({c: dot(u, u).sqrt() for c, u in updates.items()}, torch.zeros((), dtype=torch.float64))
-        cluster = comm.table({u.client: u.values["cluster"] for u in mine}, torch.zeros((), dtype=torch.int64))
+        super().aggregate(server, iter(mine), comm)  # a mean over all clusters, for those who look at a global model
+        number = torch.zeros((), dtype=torch.int64, device=server.vector.device)
+        cluster = comm.table({upload.client: upload.values["cluster"] for upload in mine}, number).tolist()
         replies: dict[int, dict[str, Tensor]] = {}
-        for node in cluster.unique().tolist():
-            rows = (cluster == node).nonzero().flatten()
+        for node in sorted(set(cluster)):
+            ids = [client for client, its in zip(comm.cohort, cluster, strict=True) if its == node]
             old = server.memory[f"model{node}"]
-            new = self.mean_of([comm.cohort[row] for row in rows], mine, old, comm)
-            server.memory[f"model{node}"] = new
-            if self.wants_split(server, new - old, norms[rows]):
-                similarity = pairwise(updates, updates, server.theta, dot, comm)[rows][:, rows]
-                halves = self.cut(similarity / norms[rows].outer(norms[rows]).clamp(min=1e-300))
-                members = [[comm.cohort[row] for row in rows[torch.tensor(half)]] for half in halves]
-                self.split(node, members, old, mine, server, comm)
-                first = int(server.memory["children"][node])
-                for child, ids in zip((first, first + 1), members, strict=False):
-                    replies |= {c: {"cluster": torch.tensor(child)} for c in ids if c in updates}
+            new = self.mean_of(ids, mine, old, comm)
+            halves = self.halve(ids, new - old, mine, server, comm)
+            if len(halves) == 1:
+                server.memory[f"model{node}"] = new
+                continue
+            first = grow_tree(node, server)
+            for child, half in enumerate(halves, first):
+                model = self.mean_of(half, mine, old, comm)
+                server.memory[f"model{child}"] = model
+                server.memory[f"update{child}"] = (model - old)[: server.layout.num_parameters]
+                replies |= {u.client: {"cluster": torch.tensor(child)} for u in mine if u.client in half}
         return replies
 
     def mean_of(self, ids: list[int], mine: list[Upload], current: Tensor, comm: Comm) -> Tensor:
@@ -106,17 +104,18 @@ class CFL(FedAvg):
         per_entry = ("vector",) if self.partial_upload else ()
         return comm.mean((u for u in mine if u.client in ids), {"vector": current}, per_entry)["vector"]
 
-    def wants_split(self, server: Server, change: Tensor, norms: Tensor) -> bool:
-        """Whether the cluster as a whole stands still while a member moves; `change` [S] is its mean update."""
+    def halve(self, ids: list[int], change: Tensor, mine: list[Upload], server: Server, comm: Comm) -> list[list[int]]:
+        """The cluster's halves if it stands still as a whole, by `change` [S], while a member moves; else itself."""
         mean_update = change[: server.layout.num_parameters]
-        still = float(dot(mean_update, mean_update).sqrt()) < self.eps_1
-        return still and float(norms.max()) > self.eps_2 and len(norms) > 2 and server.round > self.start_round
-
-    def cut(self, cosines: Tensor) -> list[list[int]]:
-        """Two lists of rows, the larger (or the one with the first row) first; one list of all when it must not be cut."""
-        distances = squareform((1 - cosines).clamp(min=0).fill_diagonal_(0).numpy(), checks=False)
-        side = cut_tree(linkage(distances, self.linkage), n_clusters=2).ravel()
-        halves = sorted((np.flatnonzero(side == s).tolist() for s in (0, 1)), key=lambda half: (-len(half), half))
-        if float(cosines[halves[0]][:, halves[1]].max()) > self.max_cross_similarity:
-            return [list(range(len(cosines)))]
-        return halves
+        if len(ids) <= 2 or server.round <= self.start_round or float(length(mean_update)) >= self.eps_1:
+            return [ids]
+        updates = {u.client: u.values["update"] for u in mine if u.client in ids}
+        number = torch.zeros((), dtype=torch.float64, device=server.vector.device)
+        rows = [comm.cohort.index(client) for client in ids]
+        norms = comm.table({client: length(update) for client, update in updates.items()}, number).cpu()[rows]
+        if float(norms.max()) <= self.eps_2:
+            return [ids]
+        everyone = {u.client: u.values["update"] for u in mine}
+        products = pairwise(updates, everyone, server.theta, dot, comm)[rows][:, rows]
+        cosines = products / norms.clamp(min=TINY).outer(norms.clamp(min=TINY))
+        return [[ids[row] for row in part] for part in cut(cosines, self.linkage, self.max_cross_similarity)]

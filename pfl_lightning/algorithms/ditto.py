@@ -15,7 +15,7 @@ from pfl_lightning.errors import require
 
 @dataclass
 class Ditto(TwoModels):
-    """Own objective f(v) + λ/2 ‖v − w‖², w being the model as received: the two models never mix. The own one is tested.
+    """Own objective f(v) + λ/2 ‖v − w‖², w being the model as received: the two never mix. The own model is tested.
 
     λ = 0 with `first_visit: initial` is Local; the global model is FedAvg's for any λ.
     """
@@ -33,7 +33,7 @@ class Ditto(TwoModels):
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
-        shared = server.vector.clone()
+        shared = self.received(client, server)
         with client.rewinding(), client.holding(shared):
             client.train_epochs()
         client.memory["shared"] = shared

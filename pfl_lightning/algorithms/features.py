@@ -1,12 +1,15 @@
 """A client's features: what the body of its net makes of its own samples, and their means per class.
 
-Shared by the methods that work on features (FedPAC, pFedFDA, kNN-Per).
+Shared by the methods that work on features (FedPAC, FLUTE, pFedFDA, kNN-Per).
 """
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from pfl_lightning.client import ClientModule
 from pfl_lightning.errors import ConfigError
@@ -21,6 +24,11 @@ def require_classifier(task: Task, method: str, linear_head: bool = True) -> Non
         raise ConfigError(f"task: {method} works on classes and features; use Classification with a Net")
     if linear_head and not (isinstance(task.net.head, nn.Linear) and task.net.head.bias is not None):
         raise ConfigError(f"task.net: {method} needs a net whose head is one linear layer with a bias")
+
+
+def linear_head(client: ClientModule) -> nn.Linear:
+    """The client's head, of which `require_classifier` has seen that it is one linear layer."""
+    return cast(nn.Linear, client.task.net.head)
 
 
 @torch.no_grad()
@@ -40,6 +48,6 @@ def features(client: ClientModule, indices: Tensor | None = None) -> tuple[Tenso
 
 def class_means(z: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """The mean feature of each class [C, D], zero for a class without samples, and the classes' counts [C]."""
-    member = torch.nn.functional.one_hot(y, num_classes).to(z.dtype)
+    member = one_hot(y, num_classes).to(z.dtype)
     counts = member.sum(0)
     return member.T @ z / counts.clamp(min=1)[:, None], counts

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg whose predictions are mixed with a vote of the client's nearest own samples. Marfoq et al., ICML 2022."""
+"""kNN-Per: FedAvg, its predictions mixed with a vote of the client's nearest samples. Marfoq et al., ICML 2022."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class LpProj(Local):
         """P [dim, P], the same for every client and round."""
         random = torch.Generator().manual_seed(derive_seed(client.seed, "projection"))
         rows = torch.randn(self.dim, client.layout.num_parameters, generator=random)
-        rows = torch.linalg.qr(rows.T).Q.T if self.orthogonal else rows / rows.norm(dim=1, keepdim=True)
-        return rows.to(client.vector.device)
+        unit: Tensor = torch.linalg.qr(rows.T).Q.T if self.orthogonal else rows / rows.norm(dim=1, keepdim=True)
+        return unit.to(client.vector.device)
 
     def common(self, server: Server) -> Tensor:
         """The server's u [dim]; it starts at 0."""

@@ -1,4 +1,4 @@
-"""pFedMe: the global model follows the clients' proximal ones (Moreau envelopes). T. Dinh, Tran, Nguyen, NeurIPS 2020."""
+"""pFedMe: the global model follows clients' proximal ones (Moreau envelopes). T. Dinh, Tran, Nguyen, NeurIPS 2020."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class PFedMe(TwoModels):
     """With each of R batches, K steps bring θ nearer to argmin f(θ) + λ/2 ‖θ − w_i‖², then w_i moves a little to θ.
 
     w_i is uploaded, θ is the client's own model and is tested. Steps are plain gradient steps with the rates given
-    here: the task's optimizer has no part in them. A client that was never drawn is tested with the θ it would find now.
+    here: the task's optimizer has no part in them. One that was never drawn is tested with the θ it would find now.
+
     lr · lam = 1, inner_steps = 1, mu = 0, beta = 1 is FedAvg with plain steps of `personal_lr`.
     """
 

@@ -11,8 +11,8 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.features import require_classifier
+from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
@@ -55,9 +55,7 @@ class PFedSD(FedAvg):
         x, y = batch
         advice = outputs_of(client, teacher, x)
         logits = client.task(x)
-        return torch.nn.functional.cross_entropy(logits, y) + self.lam * distillation(
-            logits, advice, self.temperature
-        )
+        return torch.nn.functional.cross_entropy(logits, y) + self.lam * distillation(logits, advice, self.temperature)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -100,10 +100,8 @@ class pFedSOP(FedAvg):
 
 def angle(a: Tensor, b: Tensor) -> float:
     """The angle between two vectors other than zero, in radians; rounding cannot take its cosine out of [−1, 1]."""
-    product = (a * b).sum(dtype=torch.float64)
-    cosine = product / (
-        torch.linalg.vector_norm(a, dtype=torch.float64) * torch.linalg.vector_norm(b, dtype=torch.float64)
-    )
+    a, b = a.double(), b.double()  # float32 would be off by 2e-4 where the vectors agree
+    cosine = (a * b).sum() / (torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
     return math.acos(min(1.0, max(-1.0, float(cosine))))
 
 

@@ -36,6 +36,10 @@ class TwoModels(FedAvg):
         if self.first_visit == "global":
             client.vector.copy_(server.vector)
 
+    def received(self, client: ClientModule, server: Server) -> Tensor:
+        """The copy of the global model [S] that the client trains."""
+        return server.vector.clone()
+
     @override
     def travels(self, client: ClientModule) -> Tensor | None:
         if not self.partial_upload:

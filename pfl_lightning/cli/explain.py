@@ -56,6 +56,8 @@ def explain(message: str, parser: ArgumentParser) -> str:
 def full_key(message: str, group: str, config: Namespace) -> str:
     """Complete the key that a class' own check named: `alpha: …` in data becomes `data.partition.alpha: …`."""
     name = message.partition(":")[0]
+    if name.partition(".")[0] == group:
+        return message
     return ".".join([group, *(_path(name, config) or []), message])
 
 

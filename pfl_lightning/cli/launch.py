@@ -66,7 +66,8 @@ def usable_cores() -> int:
 
 def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
     """A Fabric, not launched yet."""
-    for name in ("lightning.fabric", "torch.multiprocessing.spawn"):  # banners and news about processes
+    # banners, and news about processes: errors are said by us
+    for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if not config.on_gpu:
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads

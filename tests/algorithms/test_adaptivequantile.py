@@ -13,7 +13,6 @@ from tests.scalar import ScalarClients
 from tests.toy import TRAIN_SIZES, toy_loop
 
 CONTRACT = [AdaptiveQuantile(quantiles=[0.3, 0.8, 1.0], validation_share=0.3)]
-LIKE_FEDAVG: list[AdaptiveQuantile] = []  # it trains on fewer samples, even when 1.0 is the only choice
 
 
 def chosen(own: list[float], received: list[float], quantiles: list[float]) -> tuple[list[float], float]:

@@ -21,7 +21,6 @@ CONTRACT = [
     FedOBP(quantile=0.8),
     FedOBP(quantile=0.5, normalization="layer", scope="classifier", first_visit="initial", bn_buffers="local"),
     FedOBP(quantile=0.8, score="fisher", ema=0.5, first_visit="initial"),
-    FedOBP(quantile=0.8, score="perturbation"),
 ]
 LIKE_FEDAVG = [FedOBP(quantile=1.0), FedOBP(quantile=1.0, score="gradient", first_visit="initial")]
 
@@ -199,8 +198,8 @@ def test_global_normalization_never_changes_a_run_but_layer_does():
 
 
 def test_layer_normalization_by_hand():
-    """Two tensors with scores (1, 2, 9) and (100, 101): scaled (0, 0.125, 1) and (0, 1). q = 0.5 → the two ones; without
-    it the second tensor has both.
+    """Scores (1, 2, 9) and zeros in one tensor, (100, 101, 100) in another, three to be chosen: without scaling those of
+    the second. Scaled per tensor to (0.11, 0.22, 1) and (0, 1, 0), the first has two and the second one.
     """
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedAvg())
     spans = loop.client.layout.parameter_spans

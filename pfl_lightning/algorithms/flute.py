@@ -1,0 +1,137 @@
+"""FLUTE: for models too small for all clients; client and server shape the heads. Liu, Shen and Yang, ICML 2024."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from pfl_lightning import ledger
+from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithms.features import linear_head, require_classifier
+from pfl_lightning.algorithms.fedper import FedPer
+from pfl_lightning.client import ClientModule
+from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import require
+from pfl_lightning.tasks.task import Batch, Task
+
+
+@dataclass
+class FLUTE(FedPer):
+    """FedPer with the regulariser R(H) = ‖HHᵀ/‖HHᵀ‖ − T‖ on the head's weight H, T being the simplex that the
+    classifiers of a well-trained model form, restricted to the classes the client has. First the head learns alone,
+    then both (`loop.local_epochs`); the server takes one more step on R for each head and sends it back.
+    """
+
+    head_epochs: int = 9
+    """Epochs for the head at a visit, before body and head are trained together."""
+    simplex: float = 0.25
+    """Weight of R in local training."""
+    head_decay: float = 0.0025
+    """Weight of ‖H‖² in local training."""
+    feature_decay: float = 0.0005
+    """Weight of the squared features, summed over the batch, when the body is trained too."""
+    server_lr: float = 0.5
+    """Step of the server on the mean of R over the round's heads; 0: heads stay at the clients."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.head is None, "head", self.head, "null: FLUTE's head is the net's")
+        for key in ("head_epochs", "simplex", "head_decay", "feature_decay", "server_lr"):
+            require(getattr(self, key) >= 0, key, getattr(self, key), "a number >= 0")
+
+    @override
+    def check(self, task: Task, data: FederatedData) -> None:
+        require_classifier(task, "FLUTE")
+        require(data.spec.num_classes >= 2, "data", data.spec.num_classes, "data with two classes or more")
+
+    @override
+    def download(self, client: ClientModule, server: Server) -> None:
+        super().download(client, server)
+        if "weight" in client.memory:
+            linear_head(client).weight.data.copy_(client.memory.pop("weight"))
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        target = simplex_target(self.classes(client))
+        with client.only([client.task.net.head]):
+            client.train_epochs(self.head_epochs, lambda batch: self.loss(client, target, batch, 0.0), stream="head")
+        client.train_epochs(loss=lambda batch: self.loss(client, target, batch, self.feature_decay))
+
+    def classes(self, client: ClientModule) -> Tensor:
+        """Which classes the client has in its training data, bool [C]."""
+        _, y = client.data.batch(client.train_indices, client.vector.device)
+        return torch.bincount(y, minlength=client.data.spec.num_classes) > 0
+
+    def loss(self, client: ClientModule, target: Tensor, batch: Batch, feature_decay: float) -> Tensor:
+        """Cross-entropy and what is added to it."""
+        x, y = batch
+        head = linear_head(client)
+        z = client.task.net.body(x)
+        value = cross_entropy(head(z), y)
+        if self.simplex:
+            value = value + self.simplex * misshape(head.weight, target)
+        if self.head_decay:
+            value = value + self.head_decay * head.weight.square().sum()
+        return value + feature_decay * z.square().sum() if feature_decay else value
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        upload = super().upload(client, server)
+        if self.server_lr:
+            upload.values["weight"] = linear_head(client).weight.detach().clone()
+            upload.values["classes"] = self.classes(client)
+        return upload
+
+    @override
+    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
+        floats = {name: value for name, value in upload.values.items() if name != "classes"}
+        bits = len(upload.values.get("classes", ()))
+        return super().up_bytes(client, replace(upload, values=floats)) + math.ceil(bits / 8)
+
+    @override
+    def down_bytes(self, client: ClientModule, server: Server) -> int:
+        weight = linear_head(client).weight.numel() if self.server_lr else 0
+        return super().down_bytes(client, server) + ledger.dense_bytes(weight)
+
+    @override
+    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
+        replies: dict[int, dict[str, Tensor]] = {}
+
+        def with_replies() -> Iterator[Upload]:
+            for upload in uploads:
+                if self.server_lr:
+                    weight, target = upload.values["weight"], simplex_target(upload.values["classes"])
+                    replies[upload.client] = {"weight": step(weight, target, self.server_lr / len(comm.cohort))}
+                yield upload
+
+        super().aggregate(server, with_replies(), comm)
+        return replies
+
+
+def simplex_target(classes: Tensor) -> Tensor:
+    """T [C, C] for a client that has these classes, bool [C]: (I − 11ᵀ/C) / √(C − 1) where it has both, else 0."""
+    count, has = len(classes), classes.float()
+    return (torch.eye(count, device=has.device) - 1 / count) * has.outer(has) / math.sqrt(count - 1)
+
+
+def misshape(weight: Tensor, target: Tensor) -> Tensor:
+    """R(H) = ‖HHᵀ/‖HHᵀ‖ − T‖, the norm itself and not its square."""
+    gram = weight @ weight.T
+    value: Tensor = torch.linalg.norm(gram / (torch.linalg.norm(gram) + 1e-12) - target)
+    return value
+
+
+def step(weight: Tensor, target: Tensor, lr: float) -> Tensor:
+    """The head's weight after one gradient step on R."""
+    moved = weight.clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(misshape(moved, target), moved)
+    return weight - lr * gradient

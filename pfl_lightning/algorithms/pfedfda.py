@@ -1,0 +1,149 @@
+"""pFedFDA: a common body; the head is the Bayes classifier of class-wise Gaussians. McLaughlin and Su, NeurIPS 2024."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from pfl_lightning import ledger, masks
+from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithms.features import features, linear_head, require_classifier
+from pfl_lightning.algorithms.fedavg import FedAvg
+from pfl_lightning.algorithms.gaussian import Gaussians, bayes_classifier, choose_beta, estimate
+from pfl_lightning.client import ClientModule
+from pfl_lightning.cohort import derive_seed
+from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.errors import require
+from pfl_lightning.tasks.task import Batch, Task
+
+
+@dataclass
+class PFedFDA(FedAvg):
+    """Features of class c are taken as N(μ_c, Σ). The body is trained under the fixed classifier of the global (μ, Σ);
+    then each client mixes its own estimate with the global one by its own β, chosen by cross-validation on its training
+    features, and the mixtures are averaged. The head is made of features and never travels.
+
+    A client that was never drawn works in full: it makes its head from its own training data as all others do.
+    """
+
+    ridge: float = 1.0
+    """Added to the diagonal of a local covariance. The authors' code has 1; surely 1e-4 was meant."""
+    single_beta: bool = False
+    """One β for means and covariance instead of one each."""
+    beta: float | None = None
+    """A fixed β instead of a chosen one: 0.0 is the global classifier, 1.0 a purely local one."""
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.ridge >= 0, "ridge", self.ridge, "a number >= 0")
+        require(self.beta is None or 0 <= self.beta <= 1, "beta", self.beta, "a number from 0 to 1, or null")
+
+    @property
+    @override
+    def partial_upload(self) -> bool:
+        return True
+
+    @override
+    def check(self, task: Task, data: FederatedData) -> None:
+        require_classifier(task, "PFedFDA")
+
+    @override
+    def begin(self, client: ClientModule, server: Server) -> None:
+        classes, size = linear_head(client).weight.shape
+        random = torch.Generator().manual_seed(derive_seed(client.seed, "class means"))
+        server.memory["means"] = torch.rand(classes, size, generator=random).to(server.vector)
+        server.memory["covariance"] = triangle(torch.eye(size)).to(server.vector)
+
+    @override
+    def download(self, client: ClientModule, server: Server) -> None:
+        super().download(client, server)
+        self.set_head(client, self.personal(client, server, *features(client)))
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        self.set_head(client, global_gaussians(server))
+        seen: list[tuple[Tensor, Tensor]] = []
+        with client.only([client.task.net.body]):
+            client.train_epochs(loss=lambda batch: noting_loss(client, batch, seen))
+        z, y = (torch.cat(parts) for parts in zip(*seen, strict=True)) if seen else features(client)
+        own = self.personal(client, server, z, y)
+        self.set_head(client, own)
+        client.memory |= {"means": own.means, "covariance": triangle(own.covariance)}
+
+    def personal(self, client: ClientModule, server: Server, z: Tensor, y: Tensor) -> Gaussians:
+        """The client's mixture of its own Gaussians, of these features, and the global ones."""
+        common, z = global_gaussians(server), z.double()
+        if self.beta is None:
+            beta = choose_beta(z, y, common, priors(client), self.ridge, self.single_beta)
+        else:
+            beta = torch.full((2,), self.beta).to(z)
+        client.memory["beta"] = beta
+        return estimate(z, y, common, self.ridge).mixed(common, beta)
+
+    def set_head(self, client: ClientModule, gaussians: Gaussians) -> None:
+        """Make the head the Bayes classifier of these Gaussians and the client's class shares."""
+        weight, bias = bayes_classifier(gaussians, priors(client))
+        linear_head(client).weight.data.copy_(weight)
+        linear_head(client).bias.data.copy_(bias)
+
+    @override
+    def travels(self, client: ClientModule) -> Tensor:
+        return ~(client.mask | masks.by_module(client.task, client.layout, client.task.net.head))
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        upload = super().upload(client, server)
+        upload.values |= {name: client.memory.pop(name) for name in ("means", "covariance")}
+        return upload
+
+    @override
+    def down_bytes(self, client: ClientModule, server: Server) -> int:
+        more = server.memory["means"].numel() + server.memory["covariance"].numel()
+        return super().down_bytes(client, server) + ledger.dense_bytes(more)
+
+    @override
+    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+        names = ("means", "covariance")
+        current = {"vector": server.vector, **{name: server.memory[name] for name in names}}
+        mean = comm.mean(uploads, current, ["vector"])
+        server.vector.copy_(mean["vector"])
+        server.memory |= {name: mean[name] for name in names}
+        return None
+
+
+def priors(client: ClientModule) -> Tensor:
+    """The shares of the classes in the client's training data, none of them zero. # [C]"""
+    _, y = client.data.batch(client.train_indices, client.vector.device)
+    counts = torch.bincount(y, minlength=client.data.spec.num_classes)
+    shares = counts.double() / counts.sum().clamp(min=1) + 1e-4
+    return shares / shares.sum()
+
+
+def noting_loss(client: ClientModule, batch: Batch, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Cross-entropy under the fixed head; the features are kept for the estimate."""
+    x, y = batch
+    z = client.task.net.body(x)
+    seen.append((z.detach().float(), y))
+    return cross_entropy(client.task.net.head(z), y)
+
+
+def global_gaussians(server: Server) -> Gaussians:
+    """The server's estimate, in float64, in which matrices are solved."""
+    size = server.memory["means"].shape[1]
+    full = torch.zeros(size, size).to(server.memory["covariance"])
+    rows, columns = torch.triu_indices(size, size, device=full.device)
+    full[rows, columns] = full[columns, rows] = server.memory["covariance"]
+    return Gaussians(server.memory["means"].double(), full.double())
+
+
+def triangle(matrix: Tensor) -> Tensor:
+    """A symmetric matrix [D, D] as its upper triangle [D(D + 1)/2]: what travels."""
+    rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
+    return matrix[rows, columns]

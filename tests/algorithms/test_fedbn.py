@@ -1,0 +1,87 @@
+"""FedBN: every BatchNorm tensor stays with its client, found by type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from pfl_lightning import masks
+from pfl_lightning.algorithms import FedAvg, FedBN
+from pfl_lightning.data.federated import DataSpec
+from pfl_lightning.nets import MLP, ResNet18
+from pfl_lightning.vector import Layout
+from tests.toy import toy_loop, toy_summary
+
+CONTRACT = [FedBN()]
+
+
+def one_rank() -> Fabric:
+    return Fabric(accelerator="cpu", devices=1)
+
+
+def test_all_batchnorm_tensors_of_resnet18_are_personal():
+    """20 BatchNorm layers, shortcuts included, with 4 800 channels: 4 tensors each."""
+    from pfl_lightning.tasks import Classification
+
+    task = Classification(ResNet18)
+    task.build(DataSpec((3, 32, 32), 10))
+    layout = Layout.of(task)
+    personal = masks.by_type(task, layout, nn.modules.batchnorm._BatchNorm)
+    assert int(personal.sum()) == 4 * 4800
+    assert sum(bool(personal[span.start]) for span in layout.spans) == 4 * 20
+
+
+def test_only_batchnorm_stays(monkeypatch):
+    """The mean of what clients upload, computed here, is the server's model; BatchNorm stays initial there."""
+    loop = toy_loop(one_rank(), FedBN())
+    uploads = []
+    upload = FedBN.upload
+    monkeypatch.setattr(FedBN, "upload", lambda *args: uploads.append(upload(*args)) or uploads[-1])
+    loop.round()
+    norm = masks.by_type(loop.client.task, loop.client.layout, nn.BatchNorm1d)
+    assert int(norm.sum()) == 4 * 8
+    weights = np.array([u.weight for u in uploads])
+    mean = weights @ np.stack([u.values["vector"].double().numpy() for u in uploads])
+    assert np.allclose(loop.server.vector[~norm], mean[~norm.numpy()], atol=1e-6)
+    assert torch.equal(loop.server.vector[norm], loop.server.initial[norm])
+    for u in uploads:
+        loop._open(u.client)
+        loop.algorithm.personalize(loop.client, loop.server)
+        assert torch.equal(loop.client.vector[norm], u.values["vector"][norm])
+        assert torch.equal(loop.client.vector[~norm], loop.server.vector[~norm])
+    assert loop.history.ledger.up == loop.history.ledger.down == 7 * 4 * (115 - 32)
+
+
+def test_a_client_never_drawn_has_statistics_of_its_own_data():
+    """Mean over batches of their mean and (unbiased) variance at the first layer's outputs, computed with NumPy."""
+    loop = toy_loop(one_rank(), FedBN(), participation=0.3)
+    loop.round()
+    client = next(c for c in range(7) if c not in loop.store.states)
+    loop._open(client)
+    loop.algorithm.personalize(loop.client, loop.server)
+    body = loop.client.task.net.body
+    weight, bias = body[0].weight.detach().numpy(), body[0].bias.detach().numpy()
+    outputs = [x.numpy() @ weight.T + bias for x, _ in loop.client.batches("statistics")]
+    assert np.allclose(body[1].running_mean, np.mean([o.mean(0) for o in outputs], axis=0), atol=1e-5)
+    assert np.allclose(body[1].running_var, np.mean([o.var(0, ddof=1) for o in outputs], axis=0), atol=1e-5)
+    assert torch.equal(body[1].weight, torch.ones(8))
+    assert body[1].momentum == 0.1
+
+
+def test_without_batchnorm_it_is_fedavg(monkeypatch):
+    monkeypatch.setattr("tests.toy.ToyNet", lambda spec: MLP(spec, hidden=(8,)))
+    one, other = (toy_summary(1, a, rounds=3, participation=0.4) for a in (FedBN(), FedAvg()))
+    for key in ("model_sha256", "clients_sha256", "last", "up_bytes"):
+        assert one[key] == other[key]
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_a_client_without_enough_samples_keeps_the_initial_statistics(samples):
+    loop = toy_loop(one_rank(), FedBN())
+    loop._open(0)
+    loop.client.train_indices = loop.client.train_indices[:samples]
+    loop.algorithm.download(loop.client, loop.server)
+    assert torch.equal(loop.client.task.net.body[1].running_mean, torch.zeros(8))

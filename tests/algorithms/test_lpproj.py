@@ -1,0 +1,108 @@
+"""lp-proj against numbers worked by hand: only u travels, and θ and u are pulled to each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from pfl_lightning.algorithms import LpProj
+from pfl_lightning.errors import ConfigError
+from tests.scalar import ScalarClients
+from tests.toy import toy_loop
+
+CONTRACT = [
+    LpProj(lam=0.5, dim=4, inner_steps=2, outer_steps=3),
+    LpProj(p=2, lam=0.5, orthogonal=True, outer_steps=None),
+]
+LIKE_LOCAL = [LpProj(lam=0.0, outer_steps=None)]
+
+
+class Along(LpProj):
+    """With P = (0.6, 0.8)."""
+
+    def projection(self, client):
+        return torch.tensor([[0.6, 0.8]])
+
+
+@pytest.mark.parametrize(("p", "theta", "u"), [(2, [0.34, 0.42], 1.708), (1, [0.22, 0.26], 1.8)])
+def test_by_hand(p, theta, u):
+    """P = (0.6, 0.8), θ = 0, u = 2, a = (1, 1), λ = 2, both rates 0.1, one step of θ; r = u − Pθ = 2.
+
+    p = 2: θ = 0.1·(1, 1) + 0.2·2·(0.6, 0.8) = (0.34, 0.42), Pθ = 0.54, u = 2 − 0.2·1.46 = 1.708.
+    p = 1: θ = 0.1·(1, 1) + 0.2·(0.6, 0.8) = (0.22, 0.26), u = 2 − 0.2 = 1.8.
+    """
+    algorithm = Along(lam=2, p=p, dim=1, lr=0.1, inner_steps=1, outer_steps=1)
+    run = ScalarClients(algorithm, targets=[[1, 1]], sizes=[1], steps=1)
+    run.loop.server.memory["u"] = torch.tensor([2.0])
+    run.rounds(1)
+    assert run.loop.store.states[0]["personal"].tolist() == pytest.approx(theta)
+    assert run.loop.server.memory["u"].tolist() == pytest.approx([u])
+    assert torch.equal(run.loop.server.vector, torch.zeros(2))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_two_rounds_against_a_plain_loop(p):
+    """Two clients of 1 and 3 samples, R = 2, K = 3, β = 0.5, real random directions; NumPy, both from zero."""
+    targets, weights = np.array([[1.0, 2.0, -3.0], [0.5, 4.0, 1.0]]), np.array([0.25, 0.75])
+    algorithm = LpProj(lam=0.7, p=p, dim=2, lr=0.2, inner_steps=3, outer_steps=2, beta=0.5)
+    run = ScalarClients(algorithm, targets=targets.tolist(), sizes=[1, 3], steps=1)
+    run.rounds(2)
+    rows = algorithm.projection(run.loop.client).double().numpy()
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1)
+    theta, u = np.zeros((2, 3)), np.zeros(2)
+    for _ in range(2):
+        copies = np.stack([u, u])
+        for i in range(2):
+            for _ in range(2):
+                for _ in range(3):
+                    gap = copies[i] - rows @ theta[i]
+                    slope = np.sign(gap) if p == 1 else gap
+                    theta[i] -= 0.1 * (theta[i] - targets[i] - 0.7 * rows.T @ slope)
+                gap = copies[i] - rows @ theta[i]
+                copies[i] -= 0.2 * 0.7 * (np.sign(gap) if p == 1 else gap)
+        u = 0.5 * u + 0.5 * weights @ copies
+    assert np.allclose(run.loop.server.memory["u"], u, atol=1e-5)
+    for i in range(2):
+        assert np.allclose(run.loop.store.states[i]["personal"], theta[i], atol=1e-5)
+
+
+def test_a_long_task_gradient_is_clipped_but_not_the_penalty():
+    """a = (300, 400), clip 5: the gradient (3, 4) is left; u = 0 = Pθ leaves no penalty. One step: 0.1·(3, 4)."""
+    run = ScalarClients(Along(p=2, clip=5.0, dim=1, inner_steps=1, outer_steps=1), [[300, 400]], [1], steps=1)
+    run.rounds(1)
+    assert run.loop.store.states[0]["personal"].tolist() == pytest.approx([0.3, 0.4])
+
+
+def test_only_u_travels():
+    run = ScalarClients(LpProj(dim=3), targets=[[1] * 9, [2] * 9], sizes=[1, 1], steps=1)
+    run.rounds(1)
+    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (2 * 12, 2 * 12)
+
+
+def test_directions_are_common_and_orthogonal_on_request():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj(orthogonal=True))
+    rows = loop.algorithm.projection(loop.client)
+    assert torch.allclose(rows @ rows.T, torch.eye(10), atol=1e-5)
+    loop._open(3)
+    assert torch.equal(loop.algorithm.projection(loop.client), rows)
+
+
+def test_a_client_never_drawn_has_the_initial_model_and_without_samples_u_stays():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj())
+    loop._open(0)
+    loop.algorithm.personalize(loop.client, loop.server)
+    assert torch.equal(loop.client.vector, loop.server.initial)
+    loop.client.train_indices = loop.client.train_indices[:0]
+    loop.algorithm.fit(loop.client, loop.server)
+    assert torch.equal(loop.client.memory["u"], torch.zeros(10))
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ConfigError, match=r"p: 3 is not allowed; use 1 or 2"):
+        LpProj(p=3)
+    with pytest.raises(ConfigError, match=r"dim: 0 is not allowed; use a whole number >= 1"):
+        LpProj(dim=0)
+    with pytest.raises(ConfigError, match=r"lam: -1 is not allowed; use a number >= 0"):
+        LpProj(lam=-1)

@@ -1,0 +1,231 @@
+"""The command as a person uses it: a run and what it leaves, mistakes, Ctrl-C."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pfl_lightning.cli.fit import main, run
+
+ROOT = Path(__file__).parents[2]
+CONFIG = str(ROOT / "configs/fedobp_fashion10k.yaml")
+SMALL = [
+    "--config", CONFIG, "--data.num_clients", "6", "--data.partition", "IID", "--task.net", "MLP",
+    "--task.net.hidden", "[4]", "--loop.rounds", "3", "--loop.local_epochs", "1", "--loop.participation", "0.5",
+    "--loop.eval_every", "2", "--loop.batch_size", "256",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Runs go to a directory of the test's own; sys.path is put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def summary(path: Path) -> dict:
+    return json.loads((path / "summary.json").read_text())
+
+
+def test_a_run_leaves_config_metrics_summary_and_events(tmp_path, capfd):
+    assert run([*SMALL, "--run_dir", "here", "--seed", "7", "--fabric.devices", "2"]) == 0
+    here = tmp_path / "here"
+    config = yaml.safe_load((here / "config.yaml").read_text())
+    assert config["seed"] == 7
+    assert config["algorithm"]["init_args"]["quantile"] == 0.995
+    rows = list(csv.DictReader((here / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    wanted = (
+        "round seconds train_loss acc_before acc_after acc_before_pooled acc_after_pooled acc_before_worst10 "
+        "personal_share up_bytes down_bytes all_acc_before all_acc_before_pooled all_acc_after all_global_acc"
+    )
+    assert set(wanted.split()) <= set(rows[0])
+    assert [bool(row["all_acc_before"]) for row in rows] == [False, True, True]
+    told = summary(here)
+    assert (told["algorithm"], told["data"], told["seed"], told["rounds"]) == ("FedOBP", "Fashion10k", 7, 3)
+    assert told["world_size"] == 2
+    assert told["num_parameters"] == 784 * 4 + 4 + 4 * 10 + 10
+    assert len(told["model_sha256"]) == len(told["clients_sha256"]) == 64
+    assert told["samples_per_second"] > 0
+    assert told["last"]["acc_before"] == float(rows[-1]["acc_before"])
+    assert told["best"]["acc_after"] == max(float(row["acc_after"]) for row in rows)
+    assert {"acc_before", "acc_after"} <= set(told["best_per_client"])
+    assert told["version"]
+    assert "git_commit" in told
+    assert told["command"].startswith("pfl-fit --config")
+    events = EventAccumulator(str(here)).Reload()
+    assert {"accuracy/before", "accuracy/after", "loss/train", "personal_share/total"} <= set(events.Tags()["scalars"])
+    assert not any("hp_metric" in tag for tag in events.Tags()["scalars"])
+    assert events.Tags()["images"] == ["data/partition"]
+    out = capfd.readouterr().out
+    assert "plain global model" in out
+    assert "tensorboard --logdir" in out
+
+
+def test_the_resolved_config_runs_again_to_the_same_bits(tmp_path):
+    assert run([*SMALL, "--run_dir", "one", "--fabric.devices", "1"]) == 0
+    again = ["--config", "one/config.yaml", "--run_dir", "two", "--fabric.devices", "3"]
+    assert run(again) == 0
+    for key in ("model_sha256", "clients_sha256", "last", "best_per_client"):
+        assert summary(tmp_path / "one")[key] == summary(tmp_path / "two")[key]
+
+
+def test_runs_get_directories_of_their_own(tmp_path):
+    small = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
+    assert run(small) == run(small) == 0
+    runs = sorted((tmp_path / "runs/fedobp_fashion10k").iterdir())
+    assert len(runs) == 2
+    assert all((path / "summary.json").exists() for path in runs)
+
+
+OWN = '''
+from dataclasses import dataclass
+from pfl_lightning.algorithms import FedAvg
+
+@dataclass
+class Careful(FedAvg):
+    """Moves the global model only a part of the way."""
+
+    step: float = 0.5
+    """How far."""
+
+    def aggregate(self, server, uploads, comm):
+        old = server.vector.clone()
+        super().aggregate(server, uploads, comm)
+        server.vector.lerp_(old, 1 - self.step)
+'''
+
+
+def test_an_algorithm_of_ones_own_runs_from_yaml(tmp_path):
+    (tmp_path / "mine_of_test.py").write_text(OWN)
+    (tmp_path / "mine.yaml").write_text("algorithm:\n  class_path: mine_of_test.Careful\n  init_args:\n    step: 0.0\n")
+    small = [word for word in SMALL if word not in ("--config", CONFIG)]
+    assert run(["--config", "mine.yaml", *small, "--run_dir", "mine", "--fabric.devices", "2"]) == 0
+    assert summary(tmp_path / "mine")["algorithm"] == "Careful"
+    assert run(["--config", "mine.yaml", *small, "--run_dir", "next", "--loop.rounds", "1", "--fabric.devices", "1"]) == 0
+    assert summary(tmp_path / "mine")["model_sha256"] == summary(tmp_path / "next")["model_sha256"], "step 0: no move"
+
+
+MISTAKES = {
+    "--loop.roundz 3": "--loop.roundz: no such option; did you mean --loop.rounds?",
+    "--loop.rounds x": "loop.rounds: 'x' is not allowed; use a whole number",
+    "--loop.rounds 0": "loop.rounds: 0 is not allowed; use a whole number >= 1",
+    "--loop.participation 0": "loop.participation: 0.0 is not allowed; use a number above 0 and up to 1",
+    "--algorithm FedFoo": "algorithm: no class FedFoo; use ",
+    "--algorithm.quantil 0.5": "algorithm.quantil: FedOBP has no such option; use quantile | ",
+    "--algorithm.quantile 1.5": "algorithm.quantile: 1.5 is not allowed; use a number from 0 to 1",
+    "--task.net Foo": "task.net: no class Foo; use ",
+    "--fabric.devices 0": "fabric.devices: 0 is not allowed; use auto or a whole number >= 1",
+    "--fabric.devices many": "fabric.devices: 'many' is not allowed; use a whole number or auto",
+    "--fabric.num_nodes 2": "fabric.num_nodes: 2 needs SLURM (srun) or torchrun to start the other nodes",
+    "--data.partition Shards --data.partition.num_shards 20000": "data.partition.num_shards: 20000 ",
+    "--data.partition Dirichlet --data.partition.alpha -1": "data.partition.alpha: -1.0 is not allowed; use ",
+    "--data CIFAR100 --data.root nowhere --data.download false": "data: CIFAR100 is not in nowhere",
+    "--run_dir full": "run_dir: full is not empty; use a directory that is empty or does not exist yet",
+    "--run_dir full/file": "run_dir: full/file is a file; use a directory",
+    "--run_dir full/file/x": "run_dir: full/file/x cannot be created: ",
+    "--config nowhere.yaml": "config: cannot read nowhere.yaml: No such file or directory",
+    "--config broken.yaml": "config: broken.yaml is not valid YAML in line 2",
+    "--config other.yaml": "foo: no such key; use ",
+    "--config circle.yaml": "extends: circle.yaml extends itself",
+    "--config orphan.yaml": "extends: orphan.yaml names nobody.yaml",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(words, tmp_path, capfd):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("mine")
+    (tmp_path / "broken.yaml").write_text("loop: [3\n")
+    (tmp_path / "other.yaml").write_text("foo: 3\n")
+    (tmp_path / "circle.yaml").write_text("extends: circle.yaml\n")
+    (tmp_path / "orphan.yaml").write_text("extends: nobody.yaml\n")
+    before = sorted(tmp_path.rglob("*"))
+    assert run([*SMALL, *words.split()]) == 2
+    out, err = capfd.readouterr()
+    assert err.startswith(f"pfl-fit: error: {MISTAKES[words]}"), err
+    assert err.count("\n") == 1
+    assert out == ""
+    left = {path for path in tmp_path.rglob("*") if path.name not in ("nowhere", ".CIFAR100.lock")}  # the data root's lock
+    assert left == set(before)
+
+
+def test_an_unwritable_run_dir_is_refused(capfd):
+    assert run([*SMALL, "--run_dir", "/proc/none/x"]) == 2
+    assert capfd.readouterr().err.startswith("pfl-fit: error: run_dir: /proc/none/x cannot be created: /proc: ")
+
+
+def test_a_net_that_does_not_fit_is_refused_on_all_ranks_with_one_line(tmp_path, capfd):
+    words = ["--task.net", "ResNet18", "--algorithm.scope", "classifier", "--loop.batch_size", "0"]
+    assert run([*SMALL, *words]) == 2
+    (tmp_path / "flat_of_test.py").write_text(
+        "from pfl_lightning.data import DataSpec, Fashion10k\n"
+        "class Tiny(Fashion10k):\n    spec = DataSpec((1, 8, 8), 10)\n"
+    )
+    capfd.readouterr()
+    assert run([*SMALL, "--task.net", "CNN", "--data", "flat_of_test.Tiny", "--fabric.devices", "2"]) == 2
+    err = capfd.readouterr().err
+    assert err == "pfl-fit: error: task.net: CNN needs images of at least 16x16, the data has 8x8\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_diverged_client_ends_the_run_with_one_line(tmp_path, capfd):
+    assert run([*SMALL, "--task.optimizer.lr", "1e30", "--fabric.devices", "2", "--run_dir", "lost"]) == 1
+    err = capfd.readouterr().err
+    assert "diverged in round 1: " in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "lost/config.yaml").exists()
+
+
+def test_help_is_the_parsers_own_text(capfd):
+    """In a process of its own, where no other test has defined classes."""
+    code = "from pfl_lightning.cli.parser import build_parser; print(build_parser().format_help(), end='')"
+    env = {**os.environ, "COLUMNS": "100"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    main(["--help"])
+    assert capfd.readouterr().out == done.stdout, "run python tools/write_help.py"
+
+
+def test_help_for_an_algorithm_shows_its_settings(capfd):
+    with pytest.raises(SystemExit) as stop:
+        run(["--algorithm.help", "FedOBP"])
+    assert stop.value.code == 0
+    assert "Share of parameters taken from the server" in capfd.readouterr().out
+
+
+def test_help_and_import_do_not_import_torch():
+    code = "import sys, pfl_lightning; from pfl_lightning.cli.fit import main; main(['--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_ctrl_c_ends_all_ranks_and_keeps_whole_rounds(devices, tmp_path):
+    """The signal goes to the first process only, as `kill -INT` sends it; it must reach every rank."""
+    words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", devices, "--run_dir", "cut"]
+    code = "from pfl_lightning.cli.fit import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("[") and "all" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stdout.read()  # ends when every rank has closed its end
+        assert process.wait(60) == 130
+    assert "Interrupted in round" in rest, (lines, rest)
+    rows = (tmp_path / "cut/metrics.csv").read_text().splitlines()
+    assert len(rows) >= 3
+    assert len({row.count(",") for row in rows}) == 1
+    assert not (tmp_path / "cut/summary.json").exists()
