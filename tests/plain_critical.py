@@ -1,4 +1,4 @@
-"""FedCAC and FedPURIN in a few lines of NumPy that share no code with the package, and the federation they are run on."""
+"""FedCAC and FedPURIN in a few lines of NumPy that share no code with the package, and a federation to run them on."""
 
 from __future__ import annotations
 

@@ -176,3 +176,70 @@ def test_ranks_notice_that_they_differ():
         return comm.all_same(torch.tensor([5])), comm.all_same(torch.tensor([fabric.global_rank]))
 
     assert run_on_ranks(work, 2) == [(True, False), (True, False)]
+
+
+def open_comm(fabric: Fabric, world: int) -> Comm:
+    """Clients 2, 5, 6 and 9, dealt out in turns."""
+    comm = Comm(fabric)
+    clients = [2, 5, 6, 9]
+    comm.open_round(3, [clients[rank::world] for rank in range(world)])
+    return comm
+
+
+def values_of(comm: Comm) -> dict[int, torch.Tensor]:
+    values = {c: torch.randn(50, generator=torch.Generator().manual_seed(c)) * 10.0 ** (c - 5) for c in comm.cohort}
+    return {client: value for client, value in values.items() if comm.owner[client] == comm.rank}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_tables_and_every_clients_value_reach_every_rank_in_order(world):
+    def work(fabric: Fabric) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        comm = open_comm(fabric, world)
+        local = values_of(comm)
+        table = comm.table({c: v.double() for c, v in local.items()}, torch.empty(50, dtype=torch.float64))
+        each = list(comm.each(local, torch.empty(50)))
+        return table, torch.stack([value for _, value in each]), [client for client, _ in each]
+
+    wanted = torch.stack([torch.randn(50, generator=torch.Generator().manual_seed(c)) * 10.0 ** (c - 5) for c in (2, 5, 6, 9)])
+    for table, each, order in run_on_ranks(work, world):
+        assert order == [2, 5, 6, 9]
+        assert torch.equal(table, wanted.double())
+        assert torch.equal(each, wanted)
+
+
+def test_mixtures_have_the_same_bits_on_any_number_of_ranks():
+    weights = torch.tensor([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0.1, 0.2, 0.3, 0.4], [0, 0, 0, 0]], dtype=torch.float64)
+
+    def mixed_on(world: int) -> dict[int, torch.Tensor]:
+        def work(fabric: Fabric) -> dict[int, torch.Tensor]:
+            comm = open_comm(fabric, world)
+            return comm.mix(values_of(comm), weights, torch.full((50,), 7.0))
+
+        return {client: value for answer in run_on_ranks(work, world) for client, value in answer.items()}
+
+    one = mixed_on(1)
+    values = [torch.randn(50, generator=torch.Generator().manual_seed(c)) * 10.0 ** (c - 5) for c in (2, 5, 6, 9)]
+    assert torch.equal(one[5], values[1])
+    assert 9 not in one, "a row without weights wants nothing"
+    for row, client in ((0, 2), (2, 6)):
+        plain = sum(float(w) * v.double() for w, v in zip(weights[row], values, strict=True))
+        torch.testing.assert_close(one[client].double(), plain, rtol=1e-6, atol=1e-12)
+    for world in (2, 3, 5):
+        other = mixed_on(world)
+        assert other.keys() == one.keys()
+        assert all(torch.equal(one[client], other[client]) for client in one)
+
+
+def test_a_diverged_client_is_named_by_every_rank_that_mixes():
+    def work(fabric: Fabric) -> str:
+        comm = open_comm(fabric, 2)
+        local = values_of(comm)
+        if 5 in local:
+            local[5][0] = math.nan
+        try:
+            comm.mix(local, torch.eye(4, dtype=torch.float64), torch.empty(50))
+        except DivergedError as error:
+            return str(error)
+        return "no error"
+
+    assert all("client 5 diverged in round 3" in text for text in run_on_ranks(work, 2))

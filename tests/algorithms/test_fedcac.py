@@ -74,11 +74,10 @@ def test_groups_against_a_brute_force_loop(clients: int) -> None:
 
 
 def test_all_equal_overlaps_are_all_partners_in_spite_of_rounding() -> None:
-    """Three values of 1 − 2·k/(2n) average to a float that may lie above them; everybody still collaborates."""
-    for n, clients in itertools.product(range(2, 40), (3, 5, 6, 7)):
-        rows = [[int(j < n - 1 or j - n + 1 == i) for j in range(n - 1 + clients)] for i in range(clients)]
-        for t in (1, 3, 10):
-            assert partners(overlaps_of(rows), t, 10).sum() == clients * (clients - 1)
+    """The average of k (k − 1) equal numbers may come out above them; everybody still collaborates."""
+    for n, clients, t in itertools.product(range(2, 60), (2, 3, 7, 10), (1, 3, 9, 10)):
+        overlap = torch.full((clients, clients), 1 - 1 / n, dtype=torch.float64)
+        assert partners(overlap, t, 10).sum() == clients * (clients - 1)
 
 
 def test_count_bits() -> None:
@@ -113,9 +112,7 @@ def test_three_clients_against_numpy(world: int, participation: float) -> None:
 
 
 def test_a_cohort_of_one_has_no_groups() -> None:
-    assert_equal_to_plain(
-        FedCAC(tau=0.5), 0.34, 1, 4, tau=0.5, beta=100, sparse=False, exact_gradient=False
-    )
+    assert_equal_to_plain(FedCAC(tau=0.5), 0.34, 1, 4, tau=0.5, beta=100, sparse=False, exact_gradient=False)
 
 
 def test_when_all_is_critical_for_all_it_is_fedavg_with_equal_weights_bit_for_bit() -> None:
@@ -123,7 +120,7 @@ def test_when_all_is_critical_for_all_it_is_fedavg_with_equal_weights_bit_for_bi
     ours = FedCAC(tau=1.0, beta=4, cutoff=0.0, weighting="uniform", bn_buffers="average")
     summaries = [
         [toy_loop(one_rank(), algorithm, rounds=rounds).fit() for algorithm in (ours, FedAvg(weighting="uniform"))]
-        for rounds in (5, 6)
+        for rounds in (4, 5)
     ]
     assert summaries[0][0]["last"] == summaries[0][1]["last"]
     assert summaries[0][0]["model_sha256"] == summaries[0][1]["model_sha256"]

@@ -198,7 +198,7 @@ def test_global_normalization_never_changes_a_run_but_layer_does():
 
 
 def test_layer_normalization_by_hand():
-    """Scores (1, 2, 9) and zeros in one tensor, (100, 101, 100) in another, three to be chosen: without scaling those of
+    """Scores (1, 2, 9) and zeros in one tensor, (100, 101, 100) in another, three to choose: without scaling those of
     the second. Scaled per tensor to (0.11, 0.22, 1) and (0, 1, 0), the first has two and the second one.
     """
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedAvg())

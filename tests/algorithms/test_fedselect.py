@@ -75,9 +75,7 @@ def test_three_clients_two_a_round_against_numpy(world: int, p: float, alpha: fl
     """Six rounds. New masks take effect one visit later; a newly personal entry starts from the broadcast mean."""
 
     def work(fabric: Fabric) -> dict[str, Any]:
-        run = ScalarClients(
-            FedSelect(p=p, alpha=alpha), TARGETS.tolist(), [2, 5, 1], 2, 0.1, START, 0.67, fabric
-        )
+        run = ScalarClients(FedSelect(p=p, alpha=alpha), TARGETS.tolist(), [2, 5, 1], 2, 0.1, START, 0.67, fabric)
         cohorts = [run.rounds(1) for _ in range(6)]
         states = {c: run.loop.store.states[c] for c in run.loop.store.states}
         return {"cohorts": cohorts, "server": run.loop.server.vector.numpy(), "states": states}

@@ -1,0 +1,171 @@
+"""CFL against numbers worked by hand: who is split from whom, and that clients are known by their ids ever after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from pytest import approx
+
+from pfl_lightning.algorithms import CFL
+from pfl_lightning.algorithms.clusters import cut, find_cluster
+from pfl_lightning.errors import ConfigError
+from tests.ranks import run_on_ranks
+from tests.scalar import ScalarClients
+
+CONTRACT = [CFL(eps_1=100.0, eps_2=0.01, start_round=2)]
+LIKE_FEDAVG = [CFL(eps_1=0.0), CFL(eps_1=100.0, eps_2=0.0, start_round=100)]
+LIKE_UNIFORM_FEDAVG = [CFL(eps_1=0.0, weighting="uniform")]
+
+
+@dataclass
+class Scripted(CFL):
+    """Local training is replaced by a prescribed update for each client and round."""
+
+    script: dict[int, dict[int, tuple[float, float]]] = field(default_factory=dict)
+
+    def fit(self, client, server):
+        client.vector += torch.tensor(self.script[server.round][client.id])
+
+
+def scripted(script, num_clients, fabric=None, participation=1.0, **settings):
+    return ScalarClients(
+        Scripted(script=script, start_round=0, **settings),
+        targets=[[0.0, 0.0]] * num_clients,
+        sizes=[1] * num_clients,
+        steps=1,
+        participation=participation,
+        fabric=fabric,
+    )
+
+
+def clusters(run: ScalarClients) -> list[list[int]]:
+    """The ids in each cluster."""
+    found: dict[int, list[int]] = {}
+    for client in range(run.loop.data.num_clients):
+        run.loop._open(client)
+        found.setdefault(find_cluster(run.loop.client, run.loop.server), []).append(client)
+    return sorted(found.values())
+
+
+def models(run: ScalarClients) -> list[list[float]]:
+    """What each client would be tested with."""
+    values = []
+    for client in range(run.loop.data.num_clients):
+        run.loop._open(client)
+        run.loop.algorithm.personalize(run.loop.client, run.loop.server)
+        values.append(run.loop.client.vector.tolist())
+    return values
+
+
+OPPOSED = {0: (2.0, 0.0), 1: (1.8, 0.2), 2: (-2.0, 0.0), 3: (-1.8, -0.2)}
+
+
+def test_opposed_clients_part():
+    """Mean update 0, longest 2: split into {0, 1} and {2, 3}, whose models move by (1.9, 0.1) and (−1.9, −0.1)."""
+    run = scripted({1: OPPOSED}, 4)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1], [2, 3]]
+    assert models(run) == [approx([1.9, 0.1])] * 2 + [approx([-1.9, -0.1])] * 2
+    assert run.loop.server.vector.tolist() == approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"eps_1": 0.0}, {"eps_2": 2.1}, {"max_cross_similarity": -0.995}])
+def test_no_split_when_a_condition_fails(settings):
+    """The longest update has length 2; the largest cosine across is −0.993884."""
+    run = scripted({1: OPPOSED}, 4, **settings)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1, 2, 3]]
+
+
+def test_two_clients_are_never_split():
+    run = scripted({1: {0: (2.0, 0.0), 1: (-2.0, 0.0)}}, 2)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1]]
+
+
+EVEN_ODD = {i: (2.0, 0.0) if i % 2 == 0 else (-2.0, 0.0) for i in range(8)}
+ODD_PART = {i: (0.0, 0.0) if i % 2 == 0 else (0.0, 2.0) if i in (1, 5) else (0.0, -2.0) for i in range(8)}
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_ids_survive_two_successive_splits(world):
+    """First even against odd; then among the odd {1, 5} against {3, 7}. Positions taken for ids would give {0, 2}, {1, 3}.
+
+    The models: even (2, 0), then odd (−2, 0) plus (0, ±2).
+    """
+
+    def work(fabric):
+        run = scripted({1: EVEN_ODD, 2: ODD_PART}, 8, fabric)
+        run.rounds(1)
+        first = run.loop.server.memory["children"].tolist()
+        run.rounds(1)
+        here = [c for c in range(8) if run.loop.store.get(c)]
+        return first, {c: pair for c, pair in zip(range(8), zip(models(run), tested(run), strict=True), strict=True) if c in here}
+
+    def tested(run):
+        return [next(i for i, ids in enumerate(clusters(run)) if c in ids) for c in range(8)]
+
+    found = {}
+    for first, values in run_on_ranks(work, world):
+        assert first == [1, 0, 0]
+        found |= {c: values[c][0] for c in values}
+    assert {c: found[c] for c in (0, 2, 4, 6)} == {c: approx([2, 0]) for c in (0, 2, 4, 6)}
+    assert {c: found[c] for c in (1, 5)} == {c: approx([-2, 2]) for c in (1, 5)}
+    assert {c: found[c] for c in (3, 7)} == {c: approx([-2, -2]) for c in (3, 7)}
+
+
+def test_clusters_by_id_after_two_splits():
+    run = scripted({1: EVEN_ODD, 2: ODD_PART}, 8)
+    run.rounds(1)
+    assert clusters(run) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    run.rounds(1)
+    assert clusters(run) == [[0, 2, 4, 6], [1, 5], [3, 7]]
+
+
+def test_who_was_not_drawn_follows_its_last_update_and_who_never_was_the_larger_half():
+    """Everybody moves along ±x all the time, even +, odd −, of eight clients half are drawn. From the round of the first
+    split on, whoever has once been drawn is with its own kind.
+    """
+    always = {i: (2.0, 0.0) if i % 2 == 0 else (-2.0, 0.0) for i in range(8)}
+    run = scripted(dict.fromkeys(range(1, 30), always), 8, participation=0.5, eps_1=5.0)
+    drawn: set[int] = set()
+    while len(run.loop.server.memory["children"]) == 1:
+        now = run.rounds(1)
+        drawn |= set(now)
+    memory = run.loop.server.memory
+    larger = max((0, 1), key=lambda kind: sum(c % 2 == kind for c in now))
+    for client in range(8):
+        run.loop._open(client)
+        direction = memory[f"update{find_cluster(run.loop.client, run.loop.server)}"]
+        kind = client % 2 if client in drawn else larger
+        assert direction[0] > 0 if kind == 0 else direction[0] < 0
+
+
+def test_single_and_complete_linkage_differ_where_they_should():
+    """A chain at 0°, 30°, 70°, 115°: gaps 30, 40, 45. Single linkage cuts the widest gap; complete linkage joins 0–30
+    and 70–115 (45 < 70), so it cuts in the middle.
+    """
+    angles = torch.deg2rad(torch.tensor([0.0, 30.0, 70.0, 115.0], dtype=torch.float64))
+    cosines = torch.cos(angles[:, None] - angles[None])
+    assert cut(cosines, "single", 1.0) == [[0, 1, 2], [3]]
+    assert cut(cosines, "complete", 1.0) == [[0, 1], [2, 3]]
+
+
+def test_ties_still_make_two_halves():
+    assert [len(half) for half in cut(torch.eye(5, dtype=torch.float64), "single", 1.0)] == [4, 1]
+
+
+def test_only_models_travel():
+    run = scripted({1: OPPOSED}, 4)
+    run.rounds(1)
+    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (4 * 8, 4 * 8)
+
+
+@pytest.mark.parametrize(("key", "value"), [("eps_1", -1), ("start_round", -1), ("max_cross_similarity", 2)])
+def test_bad_settings_are_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"{key}: {value} is not allowed"):
+        CFL(**{key: value})
+    with pytest.raises(ConfigError, match=r"linkage: 'average' is not allowed; use single or complete"):
+        CFL(linkage="average")

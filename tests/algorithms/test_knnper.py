@@ -1,0 +1,86 @@
+"""kNN-Per against numbers worked by hand: probabilities are mixed, not logits; the votes come from training data alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pytest import approx
+
+from pfl_lightning.algorithms import FedAvg, KNNPer
+from pfl_lightning.errors import ConfigError
+from tests.points import opened, point_loop
+from tests.scalar import ScalarClients
+from tests.toy import toy_summary
+
+CONTRACT = [KNNPer(k=3), KNNPer(k=4, capacity=0.7, validation=0.3)]
+LIKE_FEDAVG = [KNNPer(lam=0.0), KNNPer(k=0), KNNPer(capacity=0.0)]
+
+FAR = math.sqrt(2 * math.log(2))
+
+
+def by_hand(algorithm, test=(([0.0, 0.0], 1),), **settings):
+    """D = 2, neighbours at d² = 0 and 2 ln 2 with labels 0 and 1; the model says (0.2, 0.8) everywhere."""
+    loop = point_loop(algorithm, [[([0.0, 0.0], 0), ([FAR, 0.0], 1)]], [list(test)], **settings)
+    views = loop.client.layout.views(loop.server.vector)
+    views["net.head.weight"].zero_()
+    views["net.head.bias"].copy_(torch.tensor([0.2, 0.8]).log())
+    return loop
+
+
+def sums(loop) -> list[float]:
+    return loop.algorithm.test(opened(loop, 0, "personalize"), loop.server).tolist()
+
+
+@pytest.mark.parametrize(("lam", "p"), [(0.5, 0.566667), (0.75, 0.45), (1.0, 1 / 3), (0.0, 0.8)])
+def test_by_hand(lam, p):
+    """s = (1, exp(−2 ln 2 / 2)) = (1, 0.5), p_kNN = (2/3, 1/3). λ = 0.5: (0.4333, 0.5667), class 1; λ = 0.75: class 0."""
+    correct, loss, count = sums(by_hand(KNNPer(lam=lam)))
+    assert (correct, count) == (float(p > 0.5), 1)
+    assert loss == approx(-math.log(p), abs=1e-5)
+
+
+def test_the_nearest_alone():
+    assert sums(by_hand(KNNPer(k=1, lam=0.5)))[1] == approx(-math.log(0.5 * 0 + 0.5 * 0.8), abs=1e-5)
+
+
+def test_far_away_points_still_vote():
+    """At a distance where exp(−d²) is zero in any float, the nearer neighbour has the whole vote."""
+    correct, loss, _ = sums(by_hand(KNNPer(lam=1.0), test=[([1e4, 0.0], 1)]))
+    assert (correct, loss) == (1.0, approx(0.0, abs=1e-5))
+
+
+def test_votes_need_no_training_and_no_test_labels():
+    """A client that was never drawn, with the other label in its test data: the same probabilities."""
+    one, other = (sums(by_hand(KNNPer(lam=0.5), test=[([0.0, 0.0], label)])) for label in (0, 1))
+    assert math.exp(-one[1]) + math.exp(-other[1]) == approx(1.0)
+
+
+def test_training_is_fedavgs():
+    one, other = (toy_summary(1, a, rounds=3) for a in (KNNPer(k=3), FedAvg()))
+    for key in ("model_sha256", "clients_sha256", "up_bytes", "down_bytes"):
+        assert one[key] == other[key]
+    assert one["last"] != other["last"]
+
+
+def test_a_client_chooses_its_own_lam():
+    """Two clouds that the model takes for each other: of 20 held-out samples the vote gets all, the model none.
+
+    Any λ with λ·1 > (1 − λ)·0.8 − (1 − λ)·0.2 is right everywhere, i.e. λ > 0.375: the smallest of the grid is 0.38.
+    """
+    cloud = [([float(sign), 0.01 * i], int(sign > 0)) for i in range(20) for sign in (-1, 1)]
+    loop = point_loop(KNNPer(k=3, validation=0.5, sigma=0.01), [cloud], [cloud[:2]])
+    views = loop.client.layout.views(loop.server.vector)
+    views["net.head.weight"].copy_(torch.tensor([[0.5, 0.0], [-0.5, 0.0]]) * math.log(4))
+    views["net.head.bias"].zero_()
+    client = opened(loop, 0, "personalize")
+    assert loop.algorithm.choose(client, *loop.algorithm.datastore(client)) == approx(0.38)
+
+
+def test_bad_settings_are_refused():
+    for key, value in (("k", -1), ("lam", 1.5), ("sigma", 0), ("capacity", 2), ("validation", 1)):
+        with pytest.raises(ConfigError, match=rf"{key}: {value} is not allowed"):
+            KNNPer(**{key: value})
+    with pytest.raises(ConfigError, match=r"task: KNNPer works on classes"):
+        ScalarClients(KNNPer(), targets=[1], sizes=[1], steps=1)

@@ -1,0 +1,149 @@
+"""The loop itself: what it reports, and that it notices what must not be."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from pfl_lightning.algorithms import FedAvg, FedOBP, Local
+from pfl_lightning.cohort import draw_cohort
+from pfl_lightning.errors import ConfigError, DivergedError, RunError
+from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.stopwatch import Stopwatch
+from tests.ranks import run_on_ranks
+from tests.toy import TEST_SIZE, TRAIN_SIZES, ToyData, ToyNet, toy_loop
+
+
+def one_rank() -> Fabric:
+    return Fabric(accelerator="cpu", devices=1)
+
+
+def test_a_record_has_every_column_in_the_order_of_the_table():
+    loop = toy_loop(one_rank(), FedAvg(), rounds=2, eval_every=2)
+    first, second = loop.round(), loop.round()
+    columns = loop.history.columns()
+    assert list(first.scalars) == [c for c in columns if not c.startswith("all_")]
+    assert list(second.scalars) == columns
+    assert len(second.per_client["acc_before"]) == 7
+
+
+def test_what_a_round_counts_by_hand():
+    """All seven clients, two epochs: 2·Σn samples; a model of P + BN floats goes up and down seven times."""
+    loop = toy_loop(one_rank(), FedAvg(), local_epochs=2)
+    record = loop.round()
+    size = 6 * 8 + 8 + 2 * 8 + 8 * 3 + 3 + 2 * 8
+    assert loop.server.layout.size == size
+    assert record.scalars["samples"] == 2 * sum(TRAIN_SIZES)
+    assert record.scalars["up_bytes"] == record.scalars["down_bytes"] == 7 * 4 * size
+    assert record.scalars["personal_share"] == 0
+    assert math.isclose(sum(record.phases.values()), record.scalars["seconds"], rel_tol=0.2)
+
+
+def test_local_statistics_do_not_travel():
+    loop = toy_loop(one_rank(), FedAvg(bn_buffers="local"))
+    assert loop.round().scalars["up_bytes"] == 7 * 4 * loop.server.layout.num_parameters
+
+
+def test_before_is_the_received_model_and_after_the_trained_one():
+    """With no epochs, both are the same; with training, the first round's `before` is the initial model's accuracy."""
+    idle = toy_loop(one_rank(), FedAvg(), local_epochs=0).round()
+    assert idle.scalars["acc_before"] == idle.scalars["acc_after"]
+    loop = toy_loop(one_rank(), FedAvg())
+    loop.client.vector.copy_(loop.server.initial)
+    correct = 0
+    for client in range(7):
+        loop.client.open(client, 1, None, loop.server.initial)
+        correct += int(loop.client.test()[0])
+    record = loop.round()
+    assert record.scalars["acc_before_pooled"] == pytest.approx(correct / (7 * TEST_SIZE))
+    assert record.scalars["loss_after"] < record.scalars["loss_before"]
+
+
+def test_all_after_is_each_clients_latest_training():
+    loop = toy_loop(one_rank(), FedAvg(), participation=0.4, rounds=4, eval_every=4)
+    latest: dict[int, float] = {}
+    for round_ in range(1, 5):
+        record = loop.round()
+        cohort = draw_cohort(1, round_, 7, 0.4)
+        latest |= dict(zip(cohort, record.per_client["acc_after"], strict=True))
+    assert record.scalars["all_acc_after"] == pytest.approx(sum(latest.values()) / len(latest))
+
+
+def test_the_global_model_is_evaluated_beside_the_personal_ones():
+    record = toy_loop(one_rank(), Local(), rounds=3, eval_every=3)
+    for _ in range(3):
+        last = record.round()
+    assert last.scalars["all_loss_before"] < last.scalars["all_global_loss"]
+
+
+def test_a_diverged_client_is_named():
+    loop = toy_loop(one_rank(), FedAvg())
+    loop.client.task.make_optimizer = lambda p: torch.optim.SGD(p, lr=1e30)
+    with pytest.raises(DivergedError, match=r"client \d diverged in round 1: .* smaller learning rate"):
+        loop.round()
+
+
+def test_ranks_that_start_differently_are_noticed():
+    class Careless(ToyNet):
+        def __init__(self, spec):
+            super().__init__(spec)
+            torch.nn.init.constant_(self.head.bias, torch.distributed.get_rank())
+
+    def work(fabric: Fabric) -> str:
+        from pfl_lightning.tasks import Classification
+
+        data = ToyData()
+        data.setup(0)
+        try:
+            FederatedFabricLoop(fabric, Classification(Careless), FedAvg(), data, LoopConfig(rounds=1))
+        except RunError as error:
+            return str(error)
+        return "not noticed"
+
+    assert all(text.startswith("the initial model differs between ranks") for text in run_on_ranks(work, 2))
+
+
+def test_hooks_are_called_after_each_round():
+    loop = toy_loop(one_rank(), FedAvg(), rounds=3)
+    seen = []
+    loop.on_round_end = [lambda running: seen.append(running.server.round)]
+    loop.fit()
+    assert seen == [1, 2, 3]
+
+
+def test_the_state_of_a_client_moves_with_it():
+    """On three ranks, clients change ranks; each state lives on exactly one of them, the one that all ranks know."""
+
+    def work(fabric: Fabric) -> tuple[list[int], list[int]]:
+        loop = toy_loop(fabric, FedOBP(quantile=0.5), participation=0.6, rounds=6)
+        loop.fit()
+        return sorted(loop.store.states), loop.store.home
+
+    answers = run_on_ranks(work, 3)
+    homes = answers[0][1]
+    for rank, (held, home) in enumerate(answers):
+        assert home == homes
+        assert held == [client for client, where in enumerate(homes) if where == rank]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rounds", 0), ("participation", 0.0), ("participation", 1.1), ("batch_size", 0), ("eval_every", -1), ("local_epochs", -1)],
+)
+def test_bad_settings_are_refused(key, value):
+    with pytest.raises(ConfigError, match=f"{key}: {value} is not allowed; use "):
+        LoopConfig(**{key: value})
+
+
+def test_nested_phases_add_up():
+    watch = Stopwatch()
+    with watch.phase("outer"):
+        sum(range(20000))
+        with watch.phase("inner"):
+            sum(range(20000))
+        sum(range(20000))
+    assert set(watch.seconds) == {"outer", "inner"}
+    assert min(watch.seconds.values()) > 0
