@@ -120,6 +120,20 @@ def test_contributor_counts_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> N
     assert numbers == {0, 1, 2, 3}
 
 
+def test_growth_by_hand() -> None:
+    """Ten entries, two taken, p = 0.25 of eight = 2; p = 0.3: 2.4, rounded up to 3; alpha 0.3 leaves room for one.
+
+    Shares are taken as written: 0.29 of 100 is 29, though 0.29 * 100 is less as a float.
+    """
+    mask = torch.tensor([0, 1, 0, 0, 1, 0, 0, 0, 0, 0]).bool()
+    scores = torch.tensor([3.0, 9, 1, 4, 9, 4, 0, 5, 2, 0])
+    assert masks.grow(mask, scores, 0.25, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 7]
+    assert masks.grow(mask, scores, 0.3, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 5, 7]
+    assert masks.grow(mask, scores, 0.3, 0.3).nonzero().flatten().tolist() == [1, 4, 7]
+    assert torch.equal(masks.grow(mask, scores, 0.3, 0.1), mask)
+    assert masks.grow(torch.zeros(100).bool(), torch.arange(100.0), 1.0, 0.29).sum() == 29
+
+
 def test_masks_only_grow_and_stop_at_alpha_in_every_tensor() -> None:
     """ToyNet has tensors of 48, 8, 8, 8, 24, 3 entries; alpha 0.4: exactly 19, 3, 3, 3, 9, 1 in the end."""
     loop = toy_loop(one_rank(), FedSelect(p=0.25, alpha=0.4), rounds=12, eval_every=0)

@@ -1,0 +1,143 @@
+"""FedDPA against numbers worked by hand: the mask, the two phases and their pulls, clipping and noise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from pytest import approx
+
+from pfl_lightning.algorithms import FedDPA, Local
+from pfl_lightning.algorithms.feddpa import clipped
+from pfl_lightning.errors import ConfigError
+from tests.points import opened
+from tests.scalar import ScalarClients
+from tests.toy import toy_loop
+
+CONTRACT = [FedDPA(), FedDPA(fisher="batch", selection="quantile", clip=True, noise=1.0, bn_buffers="local")]
+LIKE_FEDAVG = [FedDPA(threshold=1.0, lam_personal=0.0, lam_shared=0.0)]
+
+
+def test_mask_by_hand():
+    """F = (0.1, 0.3, 0.6, 1.1) → (0, 0.2, 0.5, 1): above 0.4 are the last two; of the quantile 0.4 (the second smallest)
+    also two, of 0 all but the smallest. A constant tensor is shared.
+    """
+    run = ScalarClients(FedDPA(), targets=[[0.0] * 4], sizes=[1], steps=1)
+    score = torch.tensor([0.1, 0.3, 0.6, 1.1])
+    assert run.loop.algorithm.select(score, run.loop.client).tolist() == [False, False, True, True]
+    assert FedDPA(selection="quantile").select(score, run.loop.client).tolist() == [False, False, True, True]
+    assert FedDPA(selection="quantile", threshold=0.0).select(score, run.loop.client).tolist() == [False] + [True] * 3
+    assert run.loop.algorithm.select(torch.full((4,), 0.7), run.loop.client).tolist() == [False] * 4
+
+
+def test_clipping_by_hand():
+    assert clipped(torch.tensor([3.0, 4.0]), 0.5).tolist() == approx([0.3, 0.4])
+    assert clipped(torch.tensor([0.3, 0.0]), 0.5).tolist() == approx([0.3, 0.0])
+
+
+def test_the_mask_is_made_of_the_fisher_information_of_ones_own_model():
+    """f = ½‖x − a‖², so F_k = (x_k − a_k)². a = (4, 1), from 0 one step of lr 0.1 to (0.4, 0.1), pulls off.
+
+    F = (3.6², 0.9²) → (1, 0): x_1 is personal. The other client has a = (0, 0), so w = (0.2, 0.05) and the merged model
+    is (0.4, 0.05).
+    """
+    run = ScalarClients(FedDPA(lam_personal=0, lam_shared=0), targets=[[4.0, 1.0], [0.0, 0.0]], sizes=[1, 1], steps=1)
+    run.rounds(1)
+    client = opened(run.loop, 0)
+    assert client.mask.tolist() == [True, False]
+    assert client.vector.tolist() == approx([0.4, 0.05])
+
+
+def test_the_phases_by_hand():
+    """w = (0, 0), own = (1, 0), a = (3, 4), lr 0.1, λ_personal = 0.2, λ_shared = 0.4, C = 2; mask (1, 0), one tensor.
+
+    Personal: gradient of x_1 is (1 − 3) + 0.1·1/‖(1, 0)‖ = −1.9, so x = (1.19, 0).
+    Shared: ‖x − w‖ = 1.19 < 2, so the pull is outwards: gradient of x_2 is (0 − 4) − 0.2·0/1.19 = −4, x = (1.19, 0.4).
+    Second steps. Personal again from (1, 0) → (1.19, 0) → gradient (1.19 − 3) + 0.1 = −1.71 → 1.361.
+    Shared: (1.361, 0) → 0.4 → norm √(1.361² + 0.16) = 1.418567 → gradient −3.6 − 0.2·0.4/1.418567 = −3.656395 → 0.765640.
+    """
+    algorithm = FedDPA(lam_personal=0.2, lam_shared=0.4, clip_norm=2.0)
+    run = ScalarClients(algorithm, targets=[[3.0, 4.0]], sizes=[1], steps=2)
+    run.loop._open(0)
+    client = run.loop.client
+    client.vector.copy_(torch.tensor([1.0, 0.0]))
+    client.mask.copy_(torch.tensor([True, False]))
+    algorithm.fit(client, run.loop.server)
+    assert client.vector.tolist() == approx([1.361, 0.765640], abs=1e-5)
+
+
+def test_beyond_the_length_the_pull_is_inwards():
+    """Nothing personal, one step from (3, 0) with a = (3, 0), w = 0, C = 2: gradient 0 + 0.2·1 → 2.98."""
+    algorithm = FedDPA(lam_shared=0.4, clip_norm=2.0)
+    run = ScalarClients(algorithm, targets=[[3.0, 0.0]], sizes=[1], steps=1)
+    run.loop._open(0)
+    run.loop.client.vector.copy_(torch.tensor([3.0, 0.0]))
+    algorithm.fit(run.loop.client, run.loop.server)
+    assert run.loop.client.vector.tolist() == approx([2.98, 0.0])
+
+
+def test_all_personal_is_local():
+    runs = [
+        ScalarClients(a, targets=[[4.0, 1.0], [-2.0, 3.0]], sizes=[1, 2], steps=2)
+        for a in (FedDPA(threshold=-1.0, lam_personal=0, lam_shared=0), Local())
+    ]
+    for run in runs:
+        run.rounds(3)
+    for client in (0, 1):
+        one, other = (opened(run.loop, client).vector.tolist() for run in runs)
+        assert one == approx(other, abs=1e-6)
+
+
+def test_everything_is_uploaded_and_a_true_zero_is_no_sign():
+    """x_2 stays 0 at client 0 (a_2 = 0, where 0 is personal or not by its score, never by its value), and w is the mean."""
+    run = ScalarClients(FedDPA(lam_personal=0, lam_shared=0), targets=[[4.0, 0.0], [0.0, 2.0]], sizes=[1, 1], steps=1)
+    run.rounds(1)
+    assert run.loop.server.vector.tolist() == approx([0.2, 0.1])
+    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (16, 16)
+    run.rounds(1)  # client 0: x_1 personal 0.4 → 0.76, x_2 0.1 → 0.09; client 1: x_1 0.2 → 0.18, x_2 0.2 → 0.38
+    assert run.loop.server.vector.tolist() == approx([(0.76 + 0.18) / 2, (0.09 + 0.38) / 2])
+
+
+def test_clipped_updates_reach_the_server():
+    """θ − w = 0.1·(3, 4)·10 = (3, 4) with lr 1: clipped to (0.3, 0.4); the client's own model is not."""
+    run = ScalarClients(FedDPA(clip=True, lam_shared=0), targets=[[3.0, 4.0]], sizes=[1], steps=1, lr=1.0)
+    run.rounds(1)
+    assert run.loop.server.vector.tolist() == approx([0.3, 0.4])
+    assert run.loop.store.get(0)["own"].tolist() == approx([3, 4])
+
+
+def test_noise_has_its_size_and_differs_by_client_and_round():
+    """σ = 2, C = 0.5, four clients: deviation 2·0.5/√4 = 0.5 per entry at each client, 0.25 in the mean of four."""
+    algorithm = FedDPA(clip=True, noise=2.0, lam_shared=0, lam_personal=0)
+    run = ScalarClients(algorithm, targets=[[0.0] * 4000] * 4, sizes=[1] * 4, steps=1)
+    run.rounds(1)
+    assert float(run.loop.server.vector.std()) == approx(0.25, rel=0.05)
+    first = run.loop.server.vector.clone()
+    run.rounds(1)
+    assert not torch.equal(run.loop.server.vector, first)
+
+
+def test_training_is_in_training_mode():
+    """The scores are made in evaluation mode; BatchNorm's statistics must move in the training that follows."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedDPA())
+    loop.round()
+    client = opened(loop, 3)
+    before = client.vector[client.layout.num_parameters :].clone()
+    loop.algorithm.fit(client, loop.server)
+    assert not torch.equal(client.vector[client.layout.num_parameters :], before)
+
+
+def test_a_client_never_drawn_has_the_global_model():
+    run = ScalarClients(FedDPA(), targets=[4, -2], sizes=[1, 1], steps=2, participation=0.5)
+    (drawn,) = run.rounds(1)
+    assert run.client_values()[1 - drawn] == run.server_value != 0
+
+
+def test_bad_settings_are_refused():
+    for key, value in (("lam_personal", -1), ("lam_shared", -1), ("noise", -1), ("clip_norm", 0)):
+        with pytest.raises(ConfigError, match=rf"{key}: {value} is not allowed"):
+            FedDPA(**{key: value})
+    with pytest.raises(ConfigError, match=r"noise: 1.0 is not allowed; use 0, or clip: true with it"):
+        FedDPA(noise=1.0)
+    with pytest.raises(ConfigError, match=r"threshold: -0.1 is not allowed; use a number from 0 to 1"):
+        FedDPA(selection="quantile", threshold=-0.1)

@@ -1,0 +1,200 @@
+"""pFedFDA against numbers worked by hand: the Bayes classifier, β by cross-validation, and never a test label."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+from pytest import approx
+
+from pfl_lightning.algorithms import PFedFDA
+from pfl_lightning.algorithms.gaussian import Gaussians, bayes_classifier, choose_beta, estimate, halves, mixture_loss
+from pfl_lightning.algorithms.pfedfda import global_gaussians, priors, triangle
+from pfl_lightning.errors import ConfigError
+from tests.points import opened, point_loop, weights
+from tests.scalar import ScalarClients
+from tests.toy import toy_loop
+
+CONTRACT = [PFedFDA(single_beta=True)]
+
+LOCAL = Gaussians(torch.tensor([[1.0], [5.0]]), torch.tensor([[2.0]]))
+GLOBAL = Gaussians(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0]]))
+
+
+def test_classifier_by_hand():
+    """β = ½: μ = (0.5, 4), Σ = 1.5. W = μ/Σ = (1/3, 8/3), bias = −μ²/(2Σ) + ln π with π = (¾, ¼).
+
+    The boundary is at 2.25 + (1.5/3.5) ln 3, and at z = 2 the posterior is (0.843162, 0.156838).
+    """
+    mixed = LOCAL.mixed(GLOBAL, torch.tensor([0.5, 0.5]))
+    assert mixed.means.flatten().tolist() == [0.5, 4.0]
+    assert float(mixed.covariance) == 1.5
+    weight, bias = bayes_classifier(mixed, torch.tensor([0.75, 0.25]))
+    assert weight.flatten().tolist() == approx([1 / 3, 8 / 3])
+    assert bias.tolist() == approx([-0.371015, -6.719628], abs=1e-5)
+    boundary = float((bias[0] - bias[1]) / (weight[1] - weight[0]))
+    assert boundary == approx(2.25 + 1.5 / 3.5 * math.log(3), abs=1e-5)
+    assert (2 * weight.flatten() + bias).softmax(0).tolist() == approx([0.843162, 0.156838], abs=1e-5)
+
+
+def test_classifier_against_numpy():
+    rng = np.random.default_rng(1)
+    means, root = rng.normal(size=(3, 4)), rng.normal(size=(4, 6))
+    covariance = root @ root.T
+    weight, bias = bayes_classifier(
+        Gaussians(torch.from_numpy(means), torch.from_numpy(covariance)), torch.tensor([0.2, 0.3, 0.5]).double()
+    )
+    inverse = np.linalg.inv((1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / 4 * np.eye(4))
+    assert weight.numpy() == approx(means @ inverse)
+    assert bias.numpy() == approx(np.log([0.2, 0.3, 0.5]) - [0.5 * m @ inverse @ m for m in means], rel=1e-6)
+
+
+def test_estimate_by_hand():
+    """Class 0 at 1 and 3, class 1 at 8, no class 2: means 2, 8 and the fallback's 7. Scatter 2 over n − 1 = 2, plus 1e-4,
+    plus the ridge.
+    """
+    fallback = Gaussians(torch.full((3, 1), 7.0), torch.eye(1))
+    means, covariance = estimate(torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([0, 0, 1]), fallback, ridge=0.5)
+    assert means.flatten().tolist() == [2, 8, 7]
+    assert float(covariance) == approx(1 + 1e-4 + 0.5)
+
+
+def test_slopes_against_differences():
+    torch.manual_seed(0)
+    y = torch.arange(12) % 3
+    z = torch.randn(12, 4, dtype=torch.float64) + y[:, None]
+    common = Gaussians(torch.rand(3, 4, dtype=torch.float64), torch.eye(4, dtype=torch.float64))
+    own = estimate(z, y, common, ridge=0.1)
+    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    beta = torch.tensor([0.3, 0.6], dtype=torch.float64)
+    _, slopes = mixture_loss(own, common, beta, shares, z, y)
+    for i in range(2):
+        shift = 1e-6 * torch.eye(2, dtype=torch.float64)[i]
+        high, low = (mixture_loss(own, common, beta + s, shares, z, y)[0] for s in (shift, -shift))
+        assert float(slopes[i]) == approx(float(high - low) / 2e-6, rel=1e-5)
+
+
+def test_beta_is_the_best_on_a_grid():
+    """Cross-validated loss of all pairs (β_μ, β_Σ) on a grid, in NumPy-like plain code: none is better by 1e-3."""
+    torch.manual_seed(3)
+    y = torch.arange(40) % 2
+    z = torch.randn(40, 2, dtype=torch.float64) + 1.5 * y[:, None]
+    common = Gaussians(torch.tensor([[0.5, 0.5], [1.0, 1.0]]).double(), 3 * torch.eye(2).double())
+    shares = torch.tensor([0.5, 0.5]).double()
+
+    def loss(beta):
+        total = 0.0
+        for own, other in ((halves(y)), (halves(y))[::-1]):
+            local = estimate(z[own], y[own], common, 1.0)
+            weight, bias = bayes_classifier(local.mixed(common, torch.tensor(beta).double()), shares)
+            total += float(torch.nn.functional.cross_entropy(z[other] @ weight.T + bias, y[other]))
+        return total
+
+    for single in (False, True):
+        found = choose_beta(z, y, common, shares, 1.0, single).tolist()
+        grid = np.linspace(0, 1, 21)
+        best = min(loss([a, b]) for a in grid for b in (grid if not single else [a]))
+        assert loss(found) < best + 1e-3
+        assert all(0 <= b <= 1 for b in found)
+        assert (found[0] == found[1]) == single
+
+
+def test_halves_are_stratified_and_leave_single_samples_out():
+    first, second = halves(torch.tensor([1, 0, 1, 2, 1, 0, 1]))
+    assert sorted(first.tolist() + second.tolist()) == [0, 1, 2, 4, 5, 6]
+    for half in (first, second):
+        assert sorted(torch.tensor([1, 0, 1, 2, 1, 0, 1])[half].tolist()) == [0, 1, 1]
+    assert halves(torch.tensor([0, 1, 2])) is None
+
+
+def test_without_two_samples_of_a_class_only_the_global_counts():
+    common = Gaussians(torch.rand(3, 2).double(), torch.eye(2).double())
+    shares = torch.full((3,), 1 / 3).double()
+    assert choose_beta(torch.randn(3, 2).double(), torch.tensor([0, 1, 2]), common, shares, 1.0, False).tolist() == [0, 0]
+
+
+def head_of(loop, client):
+    """The head that this client would be tested with."""
+    _, weight, bias = weights(opened(loop, client, "personalize"))
+    return weight, bias
+
+
+def test_test_labels_are_never_seen():
+    """Other labels in the test data: every number of the run stays the same but for the results of the tests."""
+    train = [[([1.0], 0), ([1.5], 0), ([3.0], 1), ([4.0], 1)], [([0.0], 0), ([2.0], 0), ([5.0], 1)]]
+    loops = [point_loop(PFedFDA(), train, [[([2.5], label)]] * 2, eval_every=1) for label in (0, 1)]
+    for loop in loops:
+        for _ in range(3):
+            loop.round()
+    one, other = loops
+    assert torch.equal(one.server.vector, other.server.vector)
+    assert one.store.digest() == other.store.digest()
+    for client in (0, 1):
+        for a, b in zip(head_of(one, client), head_of(other, client), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_priors_are_the_training_shares():
+    loop = point_loop(PFedFDA(), [[([1.0], 0), ([1.0], 0), ([1.0], 0), ([1.0], 1)]], [[([1.0], 1)] * 9])
+    loop._open(0)
+    assert priors(loop.client).tolist() == approx([0.7501 / 1.0002, 0.2501 / 1.0002])
+
+
+def test_a_round_by_hand():
+    """β fixed at ½, no training: the global means become ½ (local + random start), the covariance ½ (local + 1).
+
+    Client 0 has class 0 at 1 and 3 (mean 2, covariance 2 + 1e-4 + 1) and no class 1.
+    """
+    loop = point_loop(PFedFDA(beta=0.5), [[([1.0], 0), ([3.0], 0)]], local_epochs=0)
+    start = loop.server.memory["means"].flatten().tolist()
+    loop.round()
+    assert loop.server.memory["means"].flatten().tolist() == approx([(start[0] + 2) / 2, start[1]])
+    assert loop.server.memory["covariance"].tolist() == approx([(3 + 1e-4 + 1) / 2])
+    # body 1, means 2, covariance 1; the head of 4 stays where it is
+    assert (loop.history.ledger.up, loop.history.ledger.down) == (16, 16)
+
+
+def test_the_body_is_trained_under_the_global_head_and_the_head_never_by_gradients():
+    """One step of lr 0.1 on z = b·x, x = 2, y = 0, b = 1: the gradient is Σ_c (p_c − y_c) W_c · x with p the posterior
+    of the global Gaussians and the client's priors.
+    """
+    loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)]])
+    common = global_gaussians(loop.server)
+    loop._open(0)
+    weight, bias = bayes_classifier(common, priors(loop.client))
+    p = (2 * weight.flatten() + bias).softmax(0)
+    slope = float(((p - torch.tensor([1.0, 0.0])) * weight.flatten()).sum()) * 2
+    initial = loop.server.vector.clone()
+    loop.round()
+    body, *_ = weights(opened(loop, 0))
+    assert body == approx(1 - 0.1 * slope, abs=1e-6)
+    head = loop.client.layout.where(["net.head.weight", "net.head.bias"])
+    assert torch.equal(loop.server.vector[head], initial[head])
+
+
+def test_a_client_never_drawn_makes_a_head_of_its_own():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA(), participation=0.2)
+    loop.round()
+    undrawn = [c for c in range(7) if c not in loop.comm.cohort]
+    heads = [opened(loop, c, "personalize").layout.views(loop.client.vector.clone())["net.head.weight"] for c in undrawn[:2]]
+    assert not torch.equal(*heads)
+
+
+def test_the_triangle_is_the_whole_covariance():
+    root = torch.randn(4, 4)
+    matrix = root @ root.T
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA())
+    loop.server.memory |= {"means": torch.zeros(3, 4), "covariance": triangle(matrix)}
+    assert len(triangle(matrix)) == 10
+    assert torch.allclose(global_gaussians(loop.server).covariance.float(), (matrix + matrix.T) / 2, atol=1e-6)
+
+
+def test_bad_settings_are_refused():
+    for key, value in (("ridge", -1), ("beta", 2)):
+        with pytest.raises(ConfigError, match=rf"{key}: {value} is not allowed"):
+            PFedFDA(**{key: value})
+    with pytest.raises(ConfigError, match=r"task: PFedFDA works on classes"):
+        ScalarClients(PFedFDA(), targets=[1], sizes=[1], steps=1)

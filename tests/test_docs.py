@@ -1,0 +1,36 @@
+"""What the documents show must work."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from pfl_lightning.cli.fit import run
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_algorithm_of_the_guide_runs_from_its_yaml(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    guide = (ROOT / "docs/add_an_algorithm.md").read_text()
+    python, yaml = re.search(r"```python\n(.*?)```", guide, re.S), re.search(r"```yaml\n(.*?)```", guide, re.S)
+    assert python
+    assert yaml
+    assert len(python[1].strip().splitlines()) < 30
+    (tmp_path / "trimmed_step.py").write_text(python[1])
+    (tmp_path / "mine.yaml").write_text(yaml[1])
+    words = "--loop.rounds 2 --task.net MLP --task.net.hidden [4] --data.num_clients 10 --fabric.devices 2 --run_dir out"
+    assert run(["--config", "mine.yaml", *words.split()]) == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["algorithm"] == "TrimmedStep"
+    assert summary["personal_count"] == 4 * 10 + 10
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
