@@ -1,4 +1,4 @@
-"""A federation of a few given points: the body multiplies by one number, the head is linear. Features can be read off."""
+"""A federation of a few given points: the body multiplies by one number, the head is linear. Features are obvious."""
 
 from __future__ import annotations
 

@@ -112,11 +112,13 @@ class Job:
     def _monitor(self, loop: FederatedFabricLoop, run_dir: Path) -> Monitor:
         """Make the run directory and open its files; everything that can be refused has been checked by now."""
         from pfl_lightning.cli.run_dir import create
+        from pfl_lightning.data import save_partition
         from pfl_lightning.monitor import Monitor
         from pfl_lightning.report.partition import draw_partition
 
         create(run_dir)
         (run_dir / "config.yaml").write_text(self.config_text)
+        save_partition(self.data, run_dir / "partition.safetensors")
         monitor = Monitor(run_dir, loop.history.columns(), self.loop.rounds, metrics=self.task.better)
         header = {
             "algorithm": type(self.algorithm).__name__,

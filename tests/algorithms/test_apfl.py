@@ -11,7 +11,7 @@ from pfl_lightning.errors import ConfigError
 from tests.scalar import ScalarClients
 from tests.toy import toy_loop, toy_summary
 
-CONTRACT = [APFL(alpha_every="step"), APFL(alpha=0.25, bn_buffers="local")]
+CONTRACT = [APFL(alpha=0.25, alpha_every="step")]
 LIKE_LOCAL = [APFL(alpha=1.0, alpha_lr=0.0, first_visit="initial")]
 
 

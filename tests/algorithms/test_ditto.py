@@ -11,7 +11,7 @@ from pfl_lightning.errors import ConfigError
 from tests.scalar import ScalarClients
 from tests.toy import toy_loop, toy_summary
 
-CONTRACT = [Ditto(lam=0.5), Ditto(personal_epochs=1, bn_buffers="local")]
+CONTRACT = [Ditto(lam=0.5, bn_buffers="local")]
 LIKE_LOCAL = [Ditto(lam=0.0, first_visit="initial")]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from lightning.fabric import Fabric
-from pytest import approx
 
 from pfl_lightning.algorithms import FedDPA, Local
 from pfl_lightning.algorithms.feddpa import clipped
@@ -19,8 +18,8 @@ LIKE_FEDAVG = [FedDPA(threshold=1.0, lam_personal=0.0, lam_shared=0.0)]
 
 
 def test_mask_by_hand():
-    """F = (0.1, 0.3, 0.6, 1.1) → (0, 0.2, 0.5, 1): above 0.4 are the last two; of the quantile 0.4 (the second smallest)
-    also two, of 0 all but the smallest. A constant tensor is shared.
+    """F = (0.1, 0.3, 0.6, 1.1) → (0, 0.2, 0.5, 1): above 0.4 are the last two; of the quantile 0.4 (the second
+    smallest) also two, of 0 all but the smallest. A constant tensor is shared.
     """
     run = ScalarClients(FedDPA(), targets=[[0.0] * 4], sizes=[1], steps=1)
     score = torch.tensor([0.1, 0.3, 0.6, 1.1])
@@ -31,8 +30,8 @@ def test_mask_by_hand():
 
 
 def test_clipping_by_hand():
-    assert clipped(torch.tensor([3.0, 4.0]), 0.5).tolist() == approx([0.3, 0.4])
-    assert clipped(torch.tensor([0.3, 0.0]), 0.5).tolist() == approx([0.3, 0.0])
+    assert clipped(torch.tensor([3.0, 4.0]), 0.5).tolist() == pytest.approx([0.3, 0.4])
+    assert clipped(torch.tensor([0.3, 0.0]), 0.5).tolist() == pytest.approx([0.3, 0.0])
 
 
 def test_the_mask_is_made_of_the_fisher_information_of_ones_own_model():
@@ -45,7 +44,7 @@ def test_the_mask_is_made_of_the_fisher_information_of_ones_own_model():
     run.rounds(1)
     client = opened(run.loop, 0)
     assert client.mask.tolist() == [True, False]
-    assert client.vector.tolist() == approx([0.4, 0.05])
+    assert client.vector.tolist() == pytest.approx([0.4, 0.05])
 
 
 def test_the_phases_by_hand():
@@ -54,7 +53,7 @@ def test_the_phases_by_hand():
     Personal: gradient of x_1 is (1 − 3) + 0.1·1/‖(1, 0)‖ = −1.9, so x = (1.19, 0).
     Shared: ‖x − w‖ = 1.19 < 2, so the pull is outwards: gradient of x_2 is (0 − 4) − 0.2·0/1.19 = −4, x = (1.19, 0.4).
     Second steps. Personal again from (1, 0) → (1.19, 0) → gradient (1.19 − 3) + 0.1 = −1.71 → 1.361.
-    Shared: (1.361, 0) → 0.4 → norm √(1.361² + 0.16) = 1.418567 → gradient −3.6 − 0.2·0.4/1.418567 = −3.656395 → 0.765640.
+    Shared: 0 → 0.4, norm √(1.361² + 0.16) = 1.418567, gradient −3.6 − 0.2·0.4/1.418567 = −3.656395 → 0.765640.
     """
     algorithm = FedDPA(lam_personal=0.2, lam_shared=0.4, clip_norm=2.0)
     run = ScalarClients(algorithm, targets=[[3.0, 4.0]], sizes=[1], steps=2)
@@ -63,7 +62,7 @@ def test_the_phases_by_hand():
     client.vector.copy_(torch.tensor([1.0, 0.0]))
     client.mask.copy_(torch.tensor([True, False]))
     algorithm.fit(client, run.loop.server)
-    assert client.vector.tolist() == approx([1.361, 0.765640], abs=1e-5)
+    assert client.vector.tolist() == pytest.approx([1.361, 0.765640], abs=1e-5)
 
 
 def test_beyond_the_length_the_pull_is_inwards():
@@ -73,7 +72,7 @@ def test_beyond_the_length_the_pull_is_inwards():
     run.loop._open(0)
     run.loop.client.vector.copy_(torch.tensor([3.0, 0.0]))
     algorithm.fit(run.loop.client, run.loop.server)
-    assert run.loop.client.vector.tolist() == approx([2.98, 0.0])
+    assert run.loop.client.vector.tolist() == pytest.approx([2.98, 0.0])
 
 
 def test_all_personal_is_local():
@@ -85,25 +84,25 @@ def test_all_personal_is_local():
         run.rounds(3)
     for client in (0, 1):
         one, other = (opened(run.loop, client).vector.tolist() for run in runs)
-        assert one == approx(other, abs=1e-6)
+        assert one == pytest.approx(other, abs=1e-6)
 
 
 def test_everything_is_uploaded_and_a_true_zero_is_no_sign():
-    """x_2 stays 0 at client 0 (a_2 = 0, where 0 is personal or not by its score, never by its value), and w is the mean."""
+    """x_2 of client 0 is 0 after round 1: personal or not by its score, never by its value. And w is the mean of all."""
     run = ScalarClients(FedDPA(lam_personal=0, lam_shared=0), targets=[[4.0, 0.0], [0.0, 2.0]], sizes=[1, 1], steps=1)
     run.rounds(1)
-    assert run.loop.server.vector.tolist() == approx([0.2, 0.1])
+    assert run.loop.server.vector.tolist() == pytest.approx([0.2, 0.1])
     assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (16, 16)
     run.rounds(1)  # client 0: x_1 personal 0.4 → 0.76, x_2 0.1 → 0.09; client 1: x_1 0.2 → 0.18, x_2 0.2 → 0.38
-    assert run.loop.server.vector.tolist() == approx([(0.76 + 0.18) / 2, (0.09 + 0.38) / 2])
+    assert run.loop.server.vector.tolist() == pytest.approx([(0.76 + 0.18) / 2, (0.09 + 0.38) / 2])
 
 
 def test_clipped_updates_reach_the_server():
     """θ − w = 0.1·(3, 4)·10 = (3, 4) with lr 1: clipped to (0.3, 0.4); the client's own model is not."""
     run = ScalarClients(FedDPA(clip=True, lam_shared=0), targets=[[3.0, 4.0]], sizes=[1], steps=1, lr=1.0)
     run.rounds(1)
-    assert run.loop.server.vector.tolist() == approx([0.3, 0.4])
-    assert run.loop.store.get(0)["own"].tolist() == approx([3, 4])
+    assert run.loop.server.vector.tolist() == pytest.approx([0.3, 0.4])
+    assert run.loop.store.get(0)["own"].tolist() == pytest.approx([3, 4])
 
 
 def test_noise_has_its_size_and_differs_by_client_and_round():
@@ -111,7 +110,7 @@ def test_noise_has_its_size_and_differs_by_client_and_round():
     algorithm = FedDPA(clip=True, noise=2.0, lam_shared=0, lam_personal=0)
     run = ScalarClients(algorithm, targets=[[0.0] * 4000] * 4, sizes=[1] * 4, steps=1)
     run.rounds(1)
-    assert float(run.loop.server.vector.std()) == approx(0.25, rel=0.05)
+    assert float(run.loop.server.vector.std()) == pytest.approx(0.25, rel=0.05)
     first = run.loop.server.vector.clone()
     run.rounds(1)
     assert not torch.equal(run.loop.server.vector, first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pytest import approx
 
 from pfl_lightning.algorithms import FedDWA, Local
 from pfl_lightning.algorithms.feddwa import nearness
@@ -22,20 +21,24 @@ def distances(models: list[float], guidance: list[float]) -> torch.Tensor:
 def test_weights_by_hand():
     """θ = (0, 2), θ' = (0.5, 1). Client 1: d² = 0.25 and 2.25, 1/d² = 4 and 4/9, so 0.9 and 0.1. Client 2: 1 and 1."""
     weights = nearness(distances([0, 2], [0.5, 1]), k=5)
-    assert weights.tolist() == [approx([0.9, 0.1]), approx([0.5, 0.5])]
-    assert (weights @ torch.tensor([0.0, 2.0]).double()).tolist() == approx([0.2, 1.0])
+    assert weights.tolist() == [pytest.approx([0.9, 0.1]), pytest.approx([0.5, 0.5])]
+    assert (weights @ torch.tensor([0.0, 2.0]).double()).tolist() == pytest.approx([0.2, 1.0])
 
 
 def test_only_the_nearest_are_mixed():
     """θ = (0, 2, 5), θ' = (0.5, 1.5, 4), two nearest: 0.9·0 + 0.1·2, 0.1·0 + 0.9·2, 0.2·2 + 0.8·5 (d² = 4 and 1)."""
     weights = nearness(distances([0, 2, 5], [0.5, 1.5, 4]), k=2)
-    assert weights.tolist() == [approx([0.9, 0.1, 0]), approx([0.1, 0.9, 0]), approx([0, 0.2, 0.8])]
-    assert (weights @ torch.tensor([0.0, 2.0, 5.0]).double()).tolist() == approx([0.2, 1.8, 4.4])
+    assert weights.tolist() == [
+        pytest.approx([0.9, 0.1, 0]),
+        pytest.approx([0.1, 0.9, 0]),
+        pytest.approx([0, 0.2, 0.8]),
+    ]
+    assert (weights @ torch.tensor([0.0, 2.0, 5.0]).double()).tolist() == pytest.approx([0.2, 1.8, 4.4])
 
 
 def test_equal_models_are_not_divided_by_zero():
     weights = nearness(distances([1, 1], [1, 1]), k=2)
-    assert weights.tolist() == [approx([0.5, 0.5])] * 2
+    assert weights.tolist() == [pytest.approx([0.5, 0.5])] * 2
 
 
 def plain_round(models: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
@@ -58,16 +61,18 @@ def test_rounds_against_numpy_and_the_personal_model_is_tested():
         before = personal
         personal = plain_round(personal, targets, k=2)
         record = run.loop.round()
-        assert record.per_client["rmse_before"] == approx(np.abs(before - targets), abs=1e-5)
-        assert record.per_client["rmse_after"] == approx(0.81 * np.abs(before - targets), abs=1e-5)  # not the guidance
-    assert run.client_values() == approx(personal.tolist(), abs=1e-5)
+        assert record.per_client["rmse_before"] == pytest.approx(np.abs(before - targets), abs=1e-5)
+        assert record.per_client["rmse_after"] == pytest.approx(
+            0.81 * np.abs(before - targets), abs=1e-5
+        )  # not the guidance
+    assert run.client_values() == pytest.approx(personal.tolist(), abs=1e-5)
 
 
 def test_who_is_not_drawn_keeps_its_model_and_who_never_was_has_the_mean():
     run = ScalarClients(FedDWA(), targets=[4, -2], sizes=[1, 1], steps=2, participation=0.5)
     (drawn,) = run.rounds(1)
     values = run.client_values()
-    assert values[drawn] == approx(0.19 * [4, -2][drawn], abs=1e-6)
+    assert values[drawn] == pytest.approx(0.19 * [4, -2][drawn], abs=1e-6)
     assert values[1 - drawn] == run.server_value
     while True:
         (now,) = run.rounds(1)
@@ -81,7 +86,7 @@ def test_a_single_client_trains_alone():
     runs = [ScalarClients(a, targets=[4], sizes=[2], steps=2) for a in (FedDWA(), Local())]
     for run in runs:
         run.rounds(3)
-    assert runs[0].client_values() == approx(runs[1].client_values(), abs=1e-6)
+    assert runs[0].client_values() == pytest.approx(runs[1].client_values(), abs=1e-6)
 
 
 def test_two_models_go_up_and_one_comes_down():

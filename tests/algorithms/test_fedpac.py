@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
-from pytest import approx
 
 from pfl_lightning.algorithms import FedPAC, FedRep
 from pfl_lightning.algorithms.headweights import head_weights, moments, on_simplex
@@ -37,7 +36,7 @@ def test_weights_by_hand():
     h = torch.tensor([[2.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
     variances = torch.tensor([0.5, 2.5], dtype=torch.float64)
     found = [head_weights(row, h @ h.T, variances, 1e-3).tolist() for row in (0, 1)]
-    assert found == [approx([0.9375, 0.0625]), approx([0.3125, 0.6875])]
+    assert found == [pytest.approx([0.9375, 0.0625]), pytest.approx([0.3125, 0.6875])]
 
 
 def test_small_weights_are_dropped():
@@ -46,7 +45,7 @@ def test_small_weights_are_dropped():
 
 
 def test_the_program_against_a_search_over_supports():
-    """On every subset of clients the equality-constrained minimum is A⁻¹1 / 1ᵀA⁻¹1; the best feasible one is the answer."""
+    """On a subset of the clients the minimum with Σα = 1 is A⁻¹1 / 1ᵀA⁻¹1; the best one with α ≥ 0 is the answer."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         y = rng.normal(size=(5, 3))
@@ -58,15 +57,15 @@ def test_the_program_against_a_search_over_supports():
                 if (part >= 0).all():
                     best = min(best, 1 / part.sum())
         alpha = on_simplex(matrix)
-        assert alpha.sum() == approx(1)
+        assert alpha.sum() == pytest.approx(1)
         assert (alpha >= 0).all()
-        assert alpha @ matrix @ alpha == approx(best, rel=1e-6)
+        assert alpha @ matrix @ alpha == pytest.approx(best, rel=1e-6)
 
 
 def test_no_variance_at_all():
     """A client with a single sample has V = 0 and keeps its head; if nobody has any preference, all count alike."""
-    assert on_simplex(np.diag([0.0, 3.0])) == approx([1, 0], abs=1e-6)
-    assert on_simplex(np.zeros((3, 3))) == approx([1 / 3] * 3)
+    assert on_simplex(np.diag([0.0, 3.0])) == pytest.approx([1, 0], abs=1e-6)
+    assert on_simplex(np.zeros((3, 3))) == pytest.approx([1 / 3] * 3)
 
 
 def test_a_round_by_hand():
@@ -85,16 +84,16 @@ def test_a_round_by_hand():
 
     loop.algorithm.fit = fit  # type: ignore[method-assign]
     loop.round()
-    assert loop.server.memory["prototypes"].flatten().tolist() == approx([2, 4])
-    assert weights(opened(loop, 0))[2].tolist() == approx([0.0625] * 2)
-    assert weights(opened(loop, 1))[2].tolist() == approx([0.6875] * 2)
+    assert loop.server.memory["prototypes"].flatten().tolist() == pytest.approx([2, 4])
+    assert weights(opened(loop, 0))[2].tolist() == pytest.approx([0.0625] * 2)
+    assert weights(opened(loop, 1))[2].tolist() == pytest.approx([0.6875] * 2)
     # up: body 1, head 4, h 2, means 2, counts 2, V 1; down: body 1, head 4, prototypes 2
     assert (loop.history.ledger.up, loop.history.ledger.down) == (2 * 4 * 12, 2 * 4 * 7)
 
 
 def test_alignment_by_hand():
-    """One sample z = 1 of class 0, body 1 and learning rate 0.1, head zero: CE has no gradient in the body, the alignment
-    to c_0 = 3 has 2(1 − 3) = −4: the body goes to 1.4. A class without a global mean is drawn to the client's own: 1.
+    """One sample z = 1 of class 0, body 1 and learning rate 0.1, head zero: CE has no gradient in the body, the
+    alignment to c_0 = 3 has 2(1 − 3) = −4: the body goes to 1.4. A class without a global mean is drawn to the client's own: 1.
     """
     for known, body in ((True, 1.4), (False, 1.0)):
         loop = point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0)]])
@@ -105,7 +104,7 @@ def test_alignment_by_hand():
         loop.server.memory["known"][0 if known else 1] = True
         assert weights(opened(loop, 0, "download"))[0] == 1
         loop.algorithm.fit(loop.client, loop.server)
-        assert weights(loop.client)[0] == approx(body)
+        assert weights(loop.client)[0] == pytest.approx(body)
 
 
 def test_a_class_that_nobody_has_keeps_its_mean():
@@ -113,7 +112,7 @@ def test_a_class_that_nobody_has_keeps_its_mean():
     loop.server.memory["prototypes"].fill_(7.0)
     loop.server.memory["known"][1] = True
     loop.round()
-    assert loop.server.memory["prototypes"].flatten().tolist() == approx([1, 7])
+    assert loop.server.memory["prototypes"].flatten().tolist() == pytest.approx([1, 7])
     assert loop.server.memory["known"].tolist() == [True, True]
 
 
@@ -145,7 +144,7 @@ def test_the_head_learns_at_its_own_rate():
         loop.client.layout.views(vector)["net.head.weight"].zero_()
         loop.client.layout.views(vector)["net.head.bias"].zero_()
     loop.round()
-    assert weights(opened(loop, 0))[1].flatten().tolist() == approx([0.25, -0.25])
+    assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([0.25, -0.25])
 
 
 def test_bad_settings_are_refused():

@@ -10,7 +10,7 @@ from tests.product import ProductClients
 from tests.scalar import ScalarClients
 from tests.toy import toy_summary
 
-CONTRACT = [FedPer(), FedPer(head=["net.body.0", "net.head"], bn_buffers="local")]
+CONTRACT = [FedPer(head=["net.body.0", "net.head"], bn_buffers="local")]
 LIKE_FEDAVG = [FedPer(head=[])]
 LIKE_LOCAL = [FedPer(head=["net"])]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
-from pytest import approx
 from torch import nn
 
 from pfl_lightning.algorithms import FedAvg, Floco, FlocoPlus
@@ -21,15 +20,15 @@ CONTRACT = [Floco(endpoints=3, tau=6, rho=0.3), FlocoPlus(endpoints=2, tau=6, pe
 
 @pytest.mark.parametrize(("size", "expected"), [(1.0, [0.65, 0.35, 0]), (0.5, [0.8, 0.2, 0]), (0.1, [1, 0, 0])])
 def test_projection_by_hand(size, expected):
-    """(0.8, 0.5, −0.1) on the simplex of size z: both kept entries less (1.3 − z)/2; for z = 0.1 only the first is left."""
-    assert project(torch.tensor([[0.8, 0.5, -0.1]], dtype=torch.float64), size)[0].tolist() == approx(expected)
+    """(0.8, 0.5, −0.1) on the simplex of size z: two entries less (1.3 − z)/2 each; for z = 0.1 only the first is left."""
+    assert project(torch.tensor([[0.8, 0.5, -0.1]], dtype=torch.float64), size)[0].tolist() == pytest.approx(expected)
 
 
 def test_energy_by_hand():
     """log of the mean of 1/d²: d² = 2 → −ln 2; d² = ½ → ln 2; three points with d² = ½, ½, 2 → ln 1.5."""
     sets = [[[1, 0], [0, 1]], [[0.75, 0.25], [0.25, 0.75]], [[1, 0], [0.5, 0.5], [0, 1]], [[1, 0], [1, 0]]]
     energies = [riesz_energy(torch.tensor(points, dtype=torch.float64)) for points in sets]
-    assert energies == approx([-0.693147, 0.693147, 0.405465, np.log(1e8)], abs=1e-5)
+    assert energies == pytest.approx([-0.693147, 0.693147, 0.405465, np.log(1e8)], abs=1e-5)
 
 
 def test_principal_components_against_numpy():
@@ -38,15 +37,15 @@ def test_principal_components_against_numpy():
     scores = centred @ np.linalg.svd(centred)[2][:3].T
     scores *= np.sign(scores[np.abs(scores).argmax(0), range(3)])
     found = principal_components(torch.from_numpy(vectors @ vectors.T), 3).numpy()
-    assert found == approx(scores, abs=1e-8)
+    assert found == pytest.approx(scores, abs=1e-8)
     shifted = vectors + 5.0  # models or their differences to a common point: the same
-    assert principal_components(torch.from_numpy(shifted @ shifted.T), 3).numpy() == approx(scores, abs=1e-6)
+    assert principal_components(torch.from_numpy(shifted @ shifted.T), 3).numpy() == pytest.approx(scores, abs=1e-6)
 
 
 def test_centers_keep_alike_clients_together():
     vectors = np.array([[5, 0, 0], [5.1, 0, 0], [0, 5, 0], [0, 5.1, 0], [0, 0, 5.0]])
     found = centers(torch.from_numpy(vectors @ vectors.T), 3)
-    assert found.sum(1).tolist() == approx([1] * 5)
+    assert found.sum(1).tolist() == pytest.approx([1] * 5)
     assert float(found.min()) >= 0
     apart = torch.cdist(found, found)
     assert float(apart[0, 1]) < 0.2 * float(apart[0, 2])
@@ -55,7 +54,9 @@ def test_centers_keep_alike_clients_together():
 
 def test_fewer_clients_than_endpoints():
     assert centers(torch.tensor([[3.0]], dtype=torch.float64), 4).tolist() == [[0.25] * 4]
-    assert centers(torch.tensor([[3.0, 0.0], [0.0, 3.0]], dtype=torch.float64), 4).sum(1).tolist() == approx([1, 1])
+    assert centers(torch.tensor([[3.0, 0.0], [0.0, 3.0]], dtype=torch.float64), 4).sum(1).tolist() == pytest.approx(
+        [1, 1]
+    )
 
 
 def head_by_hand() -> SimplexHead:
@@ -71,27 +72,27 @@ def test_weight_and_endpoint_gradients_by_hand():
     """α = (0.65, 0.35, 0): W = 0.65 + 0.7 = 1.35, and the gradient of endpoint m is α_m times that of W, here z = 2."""
     head = head_by_hand().eval()
     value = head(torch.tensor([[2.0]]))
-    assert value.item() == approx(2.7)
+    assert value.item() == pytest.approx(2.7)
     value.backward()
-    assert head.endpoints.grad.flatten().tolist() == approx([1.3, 0.7, 0])
+    assert head.endpoints.grad.flatten().tolist() == pytest.approx([1.3, 0.7, 0])
 
 
 def test_points_of_training():
-    """Before: uniform on the simplex, so the mean is its middle and the variance of an entry (M − 1)/(M²(M + 1)) = 1/18.
+    """Before: uniform on the simplex, so the mean is its middle and an entry's variance (M − 1)/(M²(M + 1)) = 1/18.
     After: within ρ of the center in L1, on all sides.
     """
     torch.manual_seed(0)
     head = head_by_hand()
     points = torch.stack([head.draw() for _ in range(4000)])
-    assert points.sum(1).tolist() == approx([1] * 4000, abs=1e-5)
-    assert points.mean(0).tolist() == approx([1 / 3] * 3, abs=0.02)
-    assert points.var(0).tolist() == approx([1 / 18] * 3, abs=0.006)
+    assert points.sum(1).tolist() == pytest.approx([1] * 4000, abs=1e-5)
+    assert points.mean(0).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
+    assert points.var(0).tolist() == pytest.approx([1 / 18] * 3, abs=0.006)
     head.radius.fill_(0.2)
     away = torch.stack([head.draw() for _ in range(4000)]) - head.center
     lengths = away.abs().sum(1)
     assert float(lengths.max()) <= 0.2 + 1e-6
-    assert float(lengths.mean()) == approx(0.1, abs=0.01)
-    assert away.mean(0).tolist() == approx([0, 0, 0], abs=0.01)
+    assert float(lengths.mean()) == pytest.approx(0.1, abs=0.01)
+    assert away.mean(0).tolist() == pytest.approx([0, 0, 0], abs=0.01)
 
 
 def test_endpoints_start_apart_and_one_endpoint_is_the_head():
@@ -103,8 +104,8 @@ def test_endpoints_start_apart_and_one_endpoint_is_the_head():
 
 @pytest.mark.parametrize("settings", [{"tau": 100}, {"tau": 2, "rho": 0.0}])
 def test_one_endpoint_is_fedavg(settings):
-    """The same parameters and results, but for center and radius, which lie behind them in the model; and α is drawn, so
-    dropout must be off for the random numbers to agree.
+    """The same parameters and results, but for center and radius, which lie behind them in the model; and α is drawn,
+    so dropout must be off for the random numbers to agree.
     """
 
     def run(algorithm):
@@ -125,20 +126,20 @@ def test_everybody_takes_part_in_round_tau_and_gets_a_region():
         sizes.append(len(loop.comm.cohort))
         if loop.server.round == 1:
             head = opened(loop, 0).task.net.head
-            assert (head.center.tolist(), float(head.radius)) == (approx([1 / 3] * 3), -1)
+            assert (head.center.tolist(), float(head.radius)) == (pytest.approx([1 / 3] * 3), -1)
     assert sizes == [3, 7, 3]
     regions = []
     for client in range(7):
         head = opened(loop, client).task.net.head
-        assert float(head.radius) == approx(0.2)
+        assert float(head.radius) == pytest.approx(0.2)
         regions.append(head.center.tolist())
     assert len({tuple(r) for r in regions}) > 1
     server = loop.client.layout.views(loop.server.vector)
-    assert (server["net.head.center"].tolist(), float(server["net.head.radius"])) == (approx([1 / 3] * 3), -1)
+    assert (server["net.head.center"].tolist(), float(server["net.head.radius"])) == (pytest.approx([1 / 3] * 3), -1)
 
 
 def test_centers_come_from_the_endpoints_after_training():
-    """Round 1 is τ: the centers are those of the endpoints that the clients have uploaded, in the order of their ids."""
+    """Round 1 is τ: the centers are those of the endpoints that the clients uploaded, in the order of their ids."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), Floco(endpoints=2, tau=1))
     sent = {}
     upload = loop.algorithm.upload
@@ -152,7 +153,7 @@ def test_centers_come_from_the_endpoints_after_training():
     vectors = torch.stack([sent[c] for c in range(7)])
     expected = centers(vectors @ vectors.T, 2)
     for client in range(7):
-        assert opened(loop, client).task.net.head.center.tolist() == approx(expected[client].tolist(), abs=1e-5)
+        assert opened(loop, client).task.net.head.center.tolist() == pytest.approx(expected[client].tolist(), abs=1e-5)
 
 
 def test_bytes():
@@ -170,9 +171,9 @@ def test_the_own_model_of_floco_plus_has_the_region_too():
     loop.round()
     client = opened(loop, 0)
     center, received = client.task.net.head.center.clone(), loop.algorithm.received(client, loop.server)
-    assert center.tolist() != approx([1 / 3] * 3)
+    assert center.tolist() != pytest.approx([1 / 3] * 3)
     assert torch.equal(client.layout.views(received)["net.head.center"], center)
-    assert float(client.layout.views(received)["net.head.radius"]) == approx(0.2)
+    assert float(client.layout.views(received)["net.head.radius"]) == pytest.approx(0.2)
     assert torch.equal(received[: client.layout.num_parameters], loop.server.theta)
     assert not torch.equal(client.theta, loop.server.theta)  # what is tested is the own model
 
@@ -184,16 +185,20 @@ def test_the_global_model_of_floco_plus_is_flocos():
     assert one["clients_sha256"] != other["clients_sha256"]
 
 
-def test_a_strong_pull_keeps_the_own_model_near():
-    """The bracket: λ(v − w), not λv − w. With a huge λ and a tiny step, v ends at w."""
-    loop = toy_loop(Fabric(accelerator="cpu", devices=1), FlocoPlus(endpoints=2, tau=9, lam=10.0))
+def test_the_pull_of_floco_plus_by_hand():
+    """One step from v: v − 0.1 (∇f(v) + λ(v − w)); the authors' λv − w would differ for λ ≠ 1."""
+    algorithm = FlocoPlus(endpoints=1, tau=9, lam=2.5)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, batch_size=100, local_epochs=1)
+    loop.client.task.net.body[3].p = 0.0
     loop.round()
-    loop._open(3)
-    received = loop.server.theta.clone()
-    loop.algorithm.download(loop.client, loop.server)
-    start = (loop.client.theta - received).norm()
-    loop.client.train_epochs(5, on_gradient=lambda: loop.client.grad.copy_(0.1 * (loop.client.theta - received)))
-    assert (loop.client.theta - received).norm() < start
+    client = opened(loop, 3)
+    own = client.vector.clone()
+    client.task.train()
+    client.compute_gradient(next(client.batches("0")))
+    expected = own[: len(client.grad)] - 0.1 * (client.grad + 2.5 * (own[: len(client.grad)] - loop.server.theta))
+    client = opened(loop, 3)
+    algorithm.fit(client, loop.server)
+    assert torch.allclose(client.theta, expected, atol=1e-6)
 
 
 def test_bad_settings_are_refused():

@@ -1,4 +1,4 @@
-"""FLUTE against numbers worked by hand: the norm is not squared, all classes count in T, the server's step comes back."""
+"""FLUTE against numbers worked by hand: the norm is not squared, all classes count in T, the server's step returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from pytest import approx
 
 from pfl_lightning.algorithms import FLUTE, FedPer
 from pfl_lightning.algorithms.flute import misshape, simplex_target, step
@@ -22,8 +21,10 @@ BOTH, FIRST = torch.tensor([True, True]), torch.tensor([True, False])
 
 def gradient(classes, decay=False):
     weight = H.clone().requires_grad_()
-    value = 0.25 * misshape(weight, simplex_target(classes)) + 0.0025 * weight.square().sum() if decay else misshape(
-        weight, simplex_target(classes)
+    value = (
+        0.25 * misshape(weight, simplex_target(classes)) + 0.0025 * weight.square().sum()
+        if decay
+        else misshape(weight, simplex_target(classes))
     )
     value.backward()
     return value.item(), weight.grad.flatten().tolist()
@@ -32,31 +33,31 @@ def gradient(classes, decay=False):
 def test_regulariser_by_hand():
     """HHᵀ/‖HHᵀ‖ = [[.8, .4], [.4, .2]], T = [[.5, −.5], [−.5, .5]]: R = √(.09 + .81 + .81 + .09) = √1.8."""
     value, slope = gradient(BOTH)
-    assert value == approx(math.sqrt(1.8), abs=1e-6)
-    assert slope == approx([-0.089443, 0.178885], abs=1e-5)
+    assert value == pytest.approx(math.sqrt(1.8), abs=1e-6)
+    assert slope == pytest.approx([-0.089443, 0.178885], abs=1e-5)
 
 
 def test_a_class_that_the_client_lacks():
     """T has 0.5 in its first corner alone, not 1: it divides by all classes. R = √(.09 + .16 + .16 + .04) = 0.67082."""
     assert simplex_target(FIRST).tolist() == [[0.5, 0.0], [0.0, 0.0]]
     value, slope = gradient(FIRST)
-    assert value == approx(0.670820, abs=1e-6)
-    assert slope == approx([-0.119257, 0.238514], abs=1e-5)
+    assert value == pytest.approx(0.670820, abs=1e-6)
+    assert slope == pytest.approx([-0.119257, 0.238514], abs=1e-5)
 
 
 def test_the_clients_gradient_by_hand():
-    assert gradient(BOTH, decay=True)[1] == approx([-0.012361, 0.049721], abs=1e-5)
+    assert gradient(BOTH, decay=True)[1] == pytest.approx([-0.012361, 0.049721], abs=1e-5)
 
 
 def test_the_target_has_length_one():
-    assert float(torch.linalg.norm(simplex_target(torch.ones(7, dtype=torch.bool)))) == approx(1)
+    assert float(torch.linalg.norm(simplex_target(torch.ones(7, dtype=torch.bool)))) == pytest.approx(1)
 
 
 def test_a_head_of_zero_or_of_the_right_shape_has_no_slope():
     target = simplex_target(BOTH)
     for weight in (torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]])):
         assert torch.isfinite(step(weight, target, 0.5)).all()
-        assert step(weight, target, 0.5) == approx(weight, abs=1e-5)
+        assert step(weight, target, 0.5) == pytest.approx(weight, abs=1e-5)
 
 
 def still(server_lr=0.5, clients=1):
@@ -71,10 +72,10 @@ def test_the_servers_step_comes_back_to_the_client():
     """One client, step 0.5: (2, 1) − 0.5·(−0.089443, 0.178885). With two clients the mean halves the step."""
     loop = still()
     loop.round()
-    assert weights(opened(loop, 0))[1].flatten().tolist() == approx([2.044721, 0.910557], abs=1e-5)
+    assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([2.044721, 0.910557], abs=1e-5)
     loop = still(clients=2)
     loop.round()
-    assert weights(opened(loop, 1))[1].flatten().tolist() == approx([2.022361, 0.955279], abs=1e-5)
+    assert weights(opened(loop, 1))[1].flatten().tolist() == pytest.approx([2.022361, 0.955279], abs=1e-5)
 
 
 def test_bytes():
@@ -94,7 +95,7 @@ def test_features_are_decayed_as_a_sum_and_only_with_the_body():
     target = simplex_target(BOTH)
     with torch.no_grad():
         plain, decayed = (loop.algorithm.loss(loop.client, target, batch, decay) for decay in (0.0, 0.5))
-    assert float(decayed - plain) == approx(0.5 * (1 + 9), abs=1e-5)
+    assert float(decayed - plain) == pytest.approx(0.5 * (1 + 9), abs=1e-5)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])

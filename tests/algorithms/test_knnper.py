@@ -1,4 +1,4 @@
-"""kNN-Per against numbers worked by hand: probabilities are mixed, not logits; the votes come from training data alone."""
+"""kNN-Per against numbers worked by hand: probabilities are mixed, not logits; votes come from training data alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from pytest import approx
 
 from pfl_lightning.algorithms import FedAvg, KNNPer
 from pfl_lightning.errors import ConfigError
@@ -35,26 +34,26 @@ def sums(loop) -> list[float]:
 
 @pytest.mark.parametrize(("lam", "p"), [(0.5, 0.566667), (0.75, 0.45), (1.0, 1 / 3), (0.0, 0.8)])
 def test_by_hand(lam, p):
-    """s = (1, exp(−2 ln 2 / 2)) = (1, 0.5), p_kNN = (2/3, 1/3). λ = 0.5: (0.4333, 0.5667), class 1; λ = 0.75: class 0."""
+    """s = (1, exp(−2 ln 2/2)) = (1, 0.5), p_kNN = (2/3, 1/3). λ = 0.5: (0.4333, 0.5667), class 1; λ = 0.75: class 0."""
     correct, loss, count = sums(by_hand(KNNPer(lam=lam)))
     assert (correct, count) == (float(p > 0.5), 1)
-    assert loss == approx(-math.log(p), abs=1e-5)
+    assert loss == pytest.approx(-math.log(p), abs=1e-5)
 
 
 def test_the_nearest_alone():
-    assert sums(by_hand(KNNPer(k=1, lam=0.5)))[1] == approx(-math.log(0.5 * 0 + 0.5 * 0.8), abs=1e-5)
+    assert sums(by_hand(KNNPer(k=1, lam=0.5)))[1] == pytest.approx(-math.log(0.5 * 0 + 0.5 * 0.8), abs=1e-5)
 
 
 def test_far_away_points_still_vote():
     """At a distance where exp(−d²) is zero in any float, the nearer neighbour has the whole vote."""
     correct, loss, _ = sums(by_hand(KNNPer(lam=1.0), test=[([1e4, 0.0], 1)]))
-    assert (correct, loss) == (1.0, approx(0.0, abs=1e-5))
+    assert (correct, loss) == (1.0, pytest.approx(0.0, abs=1e-5))
 
 
 def test_votes_need_no_training_and_no_test_labels():
     """A client that was never drawn, with the other label in its test data: the same probabilities."""
     one, other = (sums(by_hand(KNNPer(lam=0.5), test=[([0.0, 0.0], label)])) for label in (0, 1))
-    assert math.exp(-one[1]) + math.exp(-other[1]) == approx(1.0)
+    assert math.exp(-one[1]) + math.exp(-other[1]) == pytest.approx(1.0)
 
 
 def test_training_is_fedavgs():
@@ -75,7 +74,7 @@ def test_a_client_chooses_its_own_lam():
     views["net.head.weight"].copy_(torch.tensor([[0.5, 0.0], [-0.5, 0.0]]) * math.log(4))
     views["net.head.bias"].zero_()
     client = opened(loop, 0, "personalize")
-    assert loop.algorithm.choose(client, *loop.algorithm.datastore(client)) == approx(0.38)
+    assert loop.algorithm.choose(client, *loop.algorithm.datastore(client)) == pytest.approx(0.38)
 
 
 def test_bad_settings_are_refused():

@@ -9,7 +9,7 @@ from pfl_lightning.errors import ConfigError
 from tests.product import ProductClients
 from tests.toy import toy_summary
 
-CONTRACT = [LGFedAvg(), LGFedAvg(warmup_rounds=2)]
+CONTRACT = [LGFedAvg(warmup_rounds=2)]
 LIKE_FEDAVG = [LGFedAvg(head=["net"]), LGFedAvg(warmup_rounds=6)]
 LIKE_LOCAL = [LGFedAvg(head=[])]
 

@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 from lightning.fabric import Fabric
-from pytest import approx
 from torch.nn.functional import cross_entropy
 
-from pfl_lightning.algorithms import PFedSD
+from pfl_lightning.algorithms import FedAvg, PFedSD
 from pfl_lightning.algorithms.pfedsd import distillation, outputs_of
 from pfl_lightning.errors import ConfigError
 from tests.scalar import ScalarClients
@@ -29,14 +28,14 @@ def test_distillation_by_hand():
     student = torch.zeros(1, 2, requires_grad=True)
     value = 0.5 * distillation(student, torch.tensor([[2 * math.log(3), 0.0]]), temperature=2.0)
     value.backward()
-    assert float(value) == approx(0.261624, abs=1e-6)
-    assert student.grad.tolist() == [approx([-0.25, 0.25])]
+    assert value.item() == pytest.approx(0.261624, abs=1e-6)
+    assert student.grad.tolist() == [pytest.approx([-0.25, 0.25])]
 
 
 def test_it_is_a_mean_over_the_batch():
     logits = torch.randn(4, 3), torch.randn(4, 3)
     single = torch.stack([distillation(s[None], t[None], 3.0) for s, t in zip(*logits, strict=True)])
-    assert float(distillation(*logits, 3.0)) == approx(float(single.mean()), abs=1e-6)
+    assert float(distillation(*logits, 3.0)) == pytest.approx(float(single.mean()), abs=1e-6)
 
 
 def test_the_teacher_is_the_clients_model_after_its_last_training():
@@ -56,17 +55,20 @@ def test_the_teacher_is_the_clients_model_after_its_last_training():
         assert torch.equal(loop.store.get(0)["teacher"], before)
 
 
-def test_the_first_visit_has_no_teacher_and_the_second_has():
-    """The loss of a batch, against another computation with the teacher in a module of its own."""
-    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(lam=0.7, temperature=2.0))
-    loop._open(3)
-    seen = []
-    loop.algorithm.loss = lambda *_: seen.append(1)  # type: ignore[method-assign]
-    loop.algorithm.fit(loop.client, loop.server)
-    assert not seen
-    del loop.algorithm.loss
+def test_the_first_visit_is_fedavgs_and_the_second_is_not():
+    runs = [toy_loop(Fabric(accelerator="cpu", devices=1), a) for a in (PFedSD(), FedAvg())]
+    for same in (True, False):
+        for run in runs:
+            run.round()
+        assert torch.equal(runs[0].server.vector, runs[1].server.vector) == same
 
+
+def test_the_loss_of_a_batch():
+    """Against another computation, for which the teacher is put into the live model."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(lam=0.7, temperature=2.0))
     client = loop.client
+    loop._open(3)
+    loop.algorithm.fit(client, loop.server)
     teacher = client.memory["teacher"]
     x, y = next(client.batches("0"))
     with client.holding(teacher.clone()), torch.no_grad():
@@ -80,7 +82,7 @@ def test_the_first_visit_has_no_teacher_and_the_second_has():
     logits = client.task(x).double()
     log_q = (logits / 2).log_softmax(1)
     expected = cross_entropy(logits, y) + 0.7 * 4 * (p * (p.log() - log_q)).sum(1).mean()
-    assert float(value) == approx(float(expected), rel=1e-5)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_teacher_leaves_no_gradient_and_no_statistics_behind():

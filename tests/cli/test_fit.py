@@ -79,6 +79,14 @@ def test_the_resolved_config_runs_again_to_the_same_bits(tmp_path):
         assert summary(tmp_path / "one")[key] == summary(tmp_path / "two")[key]
 
 
+def test_a_saved_partition_gives_the_same_clients(tmp_path):
+    small = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
+    assert run([*small, "--run_dir", "one"]) == 0
+    saved = ["--data.partition", "SavedPartition", "--data.partition.path", "one/partition.safetensors"]
+    assert run([*small, *saved, "--run_dir", "two"]) == 0
+    assert summary(tmp_path / "one")["model_sha256"] == summary(tmp_path / "two")["model_sha256"]
+
+
 def test_runs_get_directories_of_their_own(tmp_path):
     small = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
     assert run(small) == run(small) == 0
