@@ -11,8 +11,10 @@ named: such a client has diverged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +23,10 @@ from safetensors.torch import load as decode_state
 from safetensors.torch import save as encode_state
 from torch import Tensor
 
-from pfl_lightning.errors import DivergedError
+from pfl_lightning.errors import ConfigError, DivergedError, RunError, StopRound
+from pfl_lightning.signals import StopSignals
+
+T = TypeVar("T")
 
 SCALE = 2.0**44
 RESOLUTION = 1 / SCALE

@@ -24,6 +24,13 @@ class DivergedError(RunError):
     collective = True
 
 
+class StopRound(BaseException):
+    """The ranks have agreed to give the present round up, since one of them was asked to stop.
+
+    No `Exception`, so that nothing on its way takes it for a failure.
+    """
+
+
 def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise a `ConfigError` that names `key`, the value it has and what is allowed, unless `condition` holds."""
     if not condition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,26 +16,41 @@ State = dict[str, Tensor]
 class ClientStore:
     """The states this rank holds. A client that was never trained has none.
 
-    `home` says for every client which rank holds its state (-1: nobody); all ranks agree on it without asking,
-    because all ranks know who trained whom.
+    `home` says for every client which rank holds its state (-1: nobody), `changed` who was trained since the last
+    checkpoint; all ranks agree on both without asking, because all ranks know who trained whom.
+
+    A round's new states are pending until it is `commit`ted, so that a round that is given up leaves no trace. (States
+    may have moved for it: where a client lives changes no result.)
     """
 
     def __init__(self, num_clients: int, comm: Comm) -> None:
         self.states: dict[int, State] = {}
+        self.pending: dict[int, State] = {}
         self.home = [-1] * num_clients
+        self.changed: set[int] = set()
         self.comm = comm
 
     def get(self, client: int) -> State | None:
         """The state of a client that lives here, or None if it was never trained."""
-        return self.states.get(client)
+        return self.pending.get(client, self.states.get(client))
 
     def put(self, client: int, state: State) -> None:
         """Keep the state of a client after its visit."""
-        self.states[client] = state
+        self.pending[client] = state
 
     def remember(self, client: int, memory: State) -> None:
-        """Add what the server returned to a client that lives here."""
-        self.states[client] |= {name: tensor.detach().clone().cpu() for name, tensor in memory.items()}
+        """Add what the server returned to a client that was visited here in this round."""
+        self.pending[client] |= {name: tensor.detach().clone().cpu() for name, tensor in memory.items()}
+
+    def commit(self, cohort: Iterable[int]) -> None:
+        """The round is whole: its states are the clients' states from now on."""
+        self.states |= self.pending
+        self.pending = {}
+        self.changed.update(cohort)
+
+    def rollback(self) -> None:
+        """The round is given up: forget its states."""
+        self.pending = {}
 
     def gather_for(self, shares: Sequence[Sequence[int]]) -> None:
         """Bring the states to the ranks that train these clients next: `shares[rank]` lists the clients of a rank."""

@@ -89,11 +89,12 @@ def draw_activation_spread(
     figure = Figure(figsize=(2.6 * len(tensors) + 0.6, 0.55 * (len(clients) + 1) + 1.4), dpi=110, layout="constrained")
     figure.suptitle("Share of rounds in which a parameter was chosen", x=0.01, ha="left", fontsize=11)
     panels = figure.subplots(1, len(tensors), sharey=True, squeeze=False)[0]
-    centers = (np.arange(BINS) + 0.5) / BINS
+    bins = min(BINS, history.rounds + 1)
+    centers = (np.arange(bins) + 0.5) / bins
     of = np.maximum(1, [*history.visits[list(clients)].tolist(), history.rounds])
     for axes, tensor in zip(panels, tensors, strict=True):
         for row, shares in enumerate(activation_counts(history, tensor, clients) / of[:, None]):
-            height = np.histogram(shares, BINS, (0, 1))[0].astype(np.float64)
+            height = np.histogram(shares, bins, (0, 1))[0].astype(np.float64)
             base, height = len(clients) - row, 0.9 * height / max(1.0, height.max())
             color = "C1" if row == len(clients) else "C0"
             axes.fill_between(centers, base, base + height, step="mid", color=color, alpha=0.75, linewidth=0)

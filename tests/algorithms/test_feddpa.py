@@ -13,7 +13,7 @@ from tests.points import opened
 from tests.scalar import ScalarClients
 from tests.toy import toy_loop
 
-CONTRACT = [FedDPA(), FedDPA(fisher="batch", selection="quantile", clip=True, noise=1.0, bn_buffers="local")]
+CONTRACT = [FedDPA(clip=True, noise=0.1, bn_buffers="local")]
 LIKE_FEDAVG = [FedDPA(threshold=1.0, lam_personal=0.0, lam_shared=0.0)]
 
 
@@ -88,7 +88,7 @@ def test_all_personal_is_local():
 
 
 def test_everything_is_uploaded_and_a_true_zero_is_no_sign():
-    """x_2 of client 0 is 0 after round 1: personal or not by its score, never by its value. And w is the mean of all."""
+    """x_2 of client 0 is 0 after round 1: personal or not by its score, never by its value. w is the mean."""
     run = ScalarClients(FedDPA(lam_personal=0, lam_shared=0), targets=[[4.0, 0.0], [0.0, 2.0]], sizes=[1, 1], steps=1)
     run.rounds(1)
     assert run.loop.server.vector.tolist() == pytest.approx([0.2, 0.1])
@@ -124,6 +124,17 @@ def test_training_is_in_training_mode():
     before = client.vector[client.layout.num_parameters :].clone()
     loop.algorithm.fit(client, loop.server)
     assert not torch.equal(client.vector[client.layout.num_parameters :], before)
+
+
+def test_the_quantile_keeps_its_share_of_each_tensor():
+    """0.4 of the quantile leaves n − 1 − ⌊0.4 (n − 1)⌋ of n entries, unless scores are equal (dead ReLUs: zero)."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedDPA(fisher="batch", selection="quantile"))
+    loop.round()
+    mask = opened(loop, 3).mask
+    for span in loop.client.layout.parameter_spans:
+        n = span.stop - span.start
+        assert 0 < int(mask[span.start : span.stop].sum()) <= n - 1 - int(0.4 * (n - 1))
+    assert not mask[loop.client.layout.num_parameters :].any()
 
 
 def test_a_client_never_drawn_has_the_global_model():

@@ -11,7 +11,7 @@ from pfl_lightning.algorithms.feddwa import nearness
 from pfl_lightning.errors import ConfigError
 from tests.scalar import ScalarClients
 
-CONTRACT = [FedDWA(top_k=2), FedDWA(guidance_epochs=2, bn_buffers="local")]
+CONTRACT = [FedDWA(top_k=2, bn_buffers="local")]
 
 
 def distances(models: list[float], guidance: list[float]) -> torch.Tensor:

@@ -93,7 +93,8 @@ def test_a_round_by_hand():
 
 def test_alignment_by_hand():
     """One sample z = 1 of class 0, body 1 and learning rate 0.1, head zero: CE has no gradient in the body, the
-    alignment to c_0 = 3 has 2(1 − 3) = −4: the body goes to 1.4. A class without a global mean is drawn to the client's own: 1.
+    alignment to c_0 = 3 has 2(1 − 3) = −4: the body goes to 1.4. A class without a
+    global mean is drawn to the client's own: 1.
     """
     for known, body in ((True, 1.4), (False, 1.0)):
         loop = point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0)]])

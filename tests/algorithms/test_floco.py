@@ -20,7 +20,7 @@ CONTRACT = [Floco(endpoints=3, tau=6, rho=0.3), FlocoPlus(endpoints=2, tau=6, pe
 
 @pytest.mark.parametrize(("size", "expected"), [(1.0, [0.65, 0.35, 0]), (0.5, [0.8, 0.2, 0]), (0.1, [1, 0, 0])])
 def test_projection_by_hand(size, expected):
-    """(0.8, 0.5, −0.1) on the simplex of size z: two entries less (1.3 − z)/2 each; for z = 0.1 only the first is left."""
+    """(0.8, 0.5, −0.1) on the simplex of size z: two entries less (1.3 − z)/2 each; for z = 0.1 the first alone."""
     assert project(torch.tensor([[0.8, 0.5, -0.1]], dtype=torch.float64), size)[0].tolist() == pytest.approx(expected)
 
 

@@ -13,8 +13,8 @@ from tests.points import opened, point_loop
 from tests.scalar import ScalarClients
 from tests.toy import toy_summary
 
-CONTRACT = [KNNPer(k=3), KNNPer(k=4, capacity=0.7, validation=0.3)]
-LIKE_FEDAVG = [KNNPer(lam=0.0), KNNPer(k=0), KNNPer(capacity=0.0)]
+CONTRACT = [KNNPer(k=4, capacity=0.7, validation=0.3)]
+LIKE_FEDAVG = [KNNPer(lam=0.0), KNNPer(k=0)]
 
 FAR = math.sqrt(2 * math.log(2))
 

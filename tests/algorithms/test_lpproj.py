@@ -12,10 +12,7 @@ from pfl_lightning.errors import ConfigError
 from tests.scalar import ScalarClients
 from tests.toy import toy_loop
 
-CONTRACT = [
-    LpProj(lam=0.5, dim=4, inner_steps=2, outer_steps=3),
-    LpProj(p=2, lam=0.5, orthogonal=True, outer_steps=None),
-]
+CONTRACT = [LpProj(lam=0.5, dim=4, inner_steps=2, outer_steps=3, orthogonal=True)]
 LIKE_LOCAL = [LpProj(lam=0.0, outer_steps=None)]
 
 
