@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -36,6 +36,10 @@ class Server:
     def theta(self) -> Tensor:
         """The global parameters [P]."""
         return self.vector[: self.layout.num_parameters]
+
+    def copy(self) -> Server:
+        """A copy that shares nothing with this one but what never changes."""
+        return replace(self, vector=self.vector.clone(), memory={name: t.clone() for name, t in self.memory.items()})
 
 
 class Algorithm:

@@ -59,6 +59,7 @@ class ClientModule(LightningModule):
         id, round, visits: who it is, the present round, and how often it was trained before.
         weight: its share of the round's total weight.
         train_indices: the samples it trains on: all its training data, less what is held out at this visit.
+        between_batches: called before every batch; the loop looks there whether it was asked to stop.
     """
 
     mask: Tensor
@@ -76,6 +77,7 @@ class ClientModule(LightningModule):
         self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
         self.frozen_norms: list[nn.Module] = []
         self.train_indices = torch.empty(0, dtype=torch.int64)
+        self.between_batches: Callable[[], None] = lambda: None
 
     @property
     def theta(self) -> Tensor:
@@ -140,6 +142,7 @@ class ClientModule(LightningModule):
         order = indices[torch.randperm(len(indices), generator=shuffle)][: math.ceil(share * len(indices))]
         for batch in split_batches(order, self.local.batch_size):
             if len(batch):
+                self.between_batches()
                 yield self.data.batch(batch, self.vector.device)
 
     def epochs(self, epochs: int | None = None, stream: str = "", steps: int | None = None) -> Iterator[Batch]:
@@ -236,6 +239,7 @@ class ClientModule(LightningModule):
         total = torch.zeros(len(self.task.sums), dtype=torch.float64, device=self.vector.device)
         for index, part in enumerate(torch.split(indices, self.local.test_batch_size)):
             if len(part):
+                self.between_batches()
                 with self.runtime.autocast():
                     total += self.task.test_step(self.data.batch(part, self.vector.device), index)
         return total

@@ -11,22 +11,17 @@ named: such a client has diverged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 from safetensors.torch import load as decode_state
 from safetensors.torch import save as encode_state
 from torch import Tensor
 
-from pfl_lightning.errors import ConfigError, DivergedError, RunError, StopRound
-from pfl_lightning.signals import StopSignals
-
-T = TypeVar("T")
+from pfl_lightning.errors import DivergedError
+from pfl_lightning.ranks import Ranks
 
 SCALE = 2.0**44
 RESOLUTION = 1 / SCALE
@@ -89,7 +84,7 @@ class ExactMean:
                 part = part.where(share.reshape(-1)[start : start + CHUNK], 0.0)
             if not bool(part.abs().amax() <= LIMIT):
                 return False
-            sums[start : start + CHUNK] += part.mul_(weight * SCALE).round_().long()
+            sums[start : start + CHUNK] += (part * (weight * SCALE)).round_().long()
         return True
 
     def result(self, round_: int) -> dict[str, Tensor]:
@@ -110,25 +105,13 @@ class ExactMean:
 
 
 @dataclass
-class Comm:
+class Comm(Ranks):
     """The collectives of one rank. Every rank must make the same calls in the same order."""
 
-    fabric: Fabric
-    round: int = 0
     cohort: list[int] = field(default_factory=list)
     """The clients of the round, ascending."""
     owner: dict[int, int] = field(default_factory=dict)
     """Which rank trains each of them."""
-
-    @property
-    def rank(self) -> int:
-        """This process' number, from 0."""
-        return self.fabric.global_rank
-
-    @property
-    def world(self) -> int:
-        """How many processes there are."""
-        return self.fabric.world_size
 
     def open_round(self, round_: int, shares: Sequence[Sequence[int]]) -> None:
         """Note who is trained where in this round."""
@@ -138,8 +121,9 @@ class Comm:
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, in place. Exact for integers."""
-        if self.world > 1:
-            dist.all_reduce(tensor)
+        with self.together():
+            if self.world > 1:
+                dist.all_reduce(tensor)
         return tensor
 
     def all_same(self, tensor: Tensor) -> bool:
@@ -147,8 +131,9 @@ class Comm:
         if self.world == 1:
             return True
         low, high = tensor.clone(), tensor.clone()
-        dist.all_reduce(low, dist.ReduceOp.MIN)
-        dist.all_reduce(high, dist.ReduceOp.MAX)
+        with self.together():
+            dist.all_reduce(low, dist.ReduceOp.MIN)
+            dist.all_reduce(high, dist.ReduceOp.MAX)
         return torch.equal(low, high)
 
     def merge_rows(self, table: Tensor) -> Tensor:
@@ -198,9 +183,10 @@ class Comm:
         """
         for client in self.cohort:
             value = local[client] if client in local else torch.empty_like(like)
-            if self.world > 1:
-                value = value.contiguous()
-                dist.broadcast(value, self.owner[client])
+            with self.together():
+                if self.world > 1:
+                    value = value.contiguous()
+                    dist.broadcast(value, self.owner[client])
             yield client, value
 
     def mix(self, local: Mapping[int, Tensor], weights: Tensor, like: Tensor) -> dict[int, Tensor]:
@@ -229,8 +215,9 @@ class Comm:
             for column, other in enumerate(self.cohort):
                 if other in local and weights[row, column]:
                     total.add(Upload(other, {"value": local[other]}, float(weights[row, column])))
-            if self.world > 1:
-                dist.reduce(total.total, self.owner[client])
+            with self.together():
+                if self.world > 1:
+                    dist.reduce(total.total, self.owner[client])
             if client in local:
                 mixed[client] = total.result(self.round)["value"]
         return mixed
@@ -247,6 +234,12 @@ class Comm:
         Returns:
             The states that arrived here.
         """
+        with self.together():
+            return self._move(states, moves)
+
+    def _move(
+        self, states: dict[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]
+    ) -> dict[int, dict[str, Tensor]]:
         arrived: dict[int, dict[str, Tensor]] = {}
         sending = []
         for client, source, target in moves:

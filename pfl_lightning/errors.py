@@ -24,6 +24,19 @@ class DivergedError(RunError):
     collective = True
 
 
+class LostRankError(RunError):
+    """A rank that ended or does not answer, as the others see it.
+
+    Args:
+        message: who, and when.
+        quiet: another process says it already.
+    """
+
+    def __init__(self, message: str, quiet: bool = False) -> None:
+        super().__init__(message)
+        self.quiet = quiet
+
+
 class StopRound(BaseException):
     """The ranks have agreed to give the present round up, since one of them was asked to stop.
 

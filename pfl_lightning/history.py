@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,31 @@ class History:
         record.scalars = {name: record.scalars[name] for name in self.columns() if name in record.scalars}
         record.phases = phases
         self.best.enter_columns(record.scalars)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a checkpoint needs of it, one row or value per client."""
+        return {"latest_after": self.latest_after, **{f"best/{key}": v for key, v in self.best.clients.items()}}
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest of what a checkpoint needs; it survives JSON unchanged."""
+        return {
+            "up_bytes": self.ledger.up,
+            "down_bytes": self.ledger.down,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "personal_count": self.personal_count,
+            "last": dict(self.best.last),
+            "best": dict(self.best.best),
+        }
+
+    def restore(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> None:
+        """Continue from what `arrays` and `numbers` returned."""
+        self.latest_after = arrays["latest_after"]
+        clients = {key.removeprefix("best/"): v for key, v in arrays.items() if key.startswith("best/")}
+        self.best = metrics.Best(self.task, dict(numbers["last"]), dict(numbers["best"]), clients)
+        self.ledger = Ledger(numbers["up_bytes"], numbers["down_bytes"])
+        self.samples, self.seconds = numbers["samples"], numbers["seconds"]
+        self.personal_count = numbers["personal_count"]
 
     def summary(self) -> dict[str, Any]:
         """Totals and last/best/best-per-client, for summary.json."""

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import RunError, require
 from pfl_lightning.history import ALL_MOMENTS, History
 from pfl_lightning.monitor import Monitor, RoundRecord
+from pfl_lightning.signals import StopSignals
 from pfl_lightning.stopwatch import Stopwatch
 from pfl_lightning.store import ClientStore
 from pfl_lightning.tasks.task import Task
@@ -73,6 +75,7 @@ class FederatedFabricLoop:
         seed: the source of all randomness.
         monitor: told of every round; given on rank 0 only.
         on_round_end: called after every round on every rank, e.g. to write a checkpoint.
+        stop: says when to stop; `fit` then raises `StopRound` and leaves everything as it was after the last round.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class FederatedFabricLoop:
         seed: int = 0,
         monitor: Monitor | None = None,
         on_round_end: Sequence[Callable[[FederatedFabricLoop], None]] = (),
+        stop: StopSignals | None = None,
     ) -> None:
         if fabric.device.type == "cpu":
             torch.set_num_threads(1)  # more threads in one process are slower; other ranks use the other cores
@@ -101,7 +105,8 @@ class FederatedFabricLoop:
         initial = self.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
         algorithm.begin(self.client, self.server)
-        self.comm = Comm(fabric)
+        self.comm = Comm(fabric, stop=stop or StopSignals())
+        self.client.between_batches = self.comm.check
         self.store = ClientStore(data.num_clients, self.comm)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
         self.watch = Stopwatch()
@@ -112,14 +117,25 @@ class FederatedFabricLoop:
         """Run the rounds that are left and return the summary."""
         while self.server.round < self.config.rounds:
             record = self.round()
-            if self.monitor:
-                self.monitor.round(record, int(record.scalars["samples"]))
+            self.comm.on_first(partial(self._tell, record))
             for hook in self.on_round_end:
                 hook(self)
         return self.summary()
 
     def round(self) -> RoundRecord:
-        """One federated round: cohort, assignment, visits, aggregation, metrics."""
+        """One federated round: cohort, assignment, visits, aggregation, metrics. It happens wholly or not at all."""
+        before = self.server.copy()
+        self.comm.stoppable = True
+        try:
+            return self._round()
+        except BaseException:
+            self.server.vector, self.server.memory, self.server.round = before.vector, before.memory, before.round
+            self.store.rollback()
+            raise
+        finally:
+            self.comm.stoppable = False
+
+    def _round(self) -> RoundRecord:
         started, self.watch = time.perf_counter(), Stopwatch()
         self.server.round += 1
         participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
@@ -142,9 +158,13 @@ class FederatedFabricLoop:
             for client, memory in (replies or {}).items():
                 self.store.remember(client, memory)
         with self.watch.phase("metrics"):
-            record = self.history.enter_round(self.server.round, cohort, self.comm.merge_rows(rows).numpy())
-        if self._evaluates(self.server.round):
-            self.history.enter_evaluation(record, self.evaluate().numpy())
+            self.comm.merge_rows(rows)
+        table = self.evaluate() if self._evaluates(self.server.round) else None
+        # all that could still stop the round is behind us
+        self.store.commit(cohort)
+        record = self.history.enter_round(self.server.round, cohort, rows.numpy())
+        if table is not None:
+            self.history.enter_evaluation(record, table.numpy())
         self.history.close_round(record, time.perf_counter() - started, self.watch.seconds)
         return record
 
@@ -205,6 +225,10 @@ class FederatedFabricLoop:
             row.copy_(torch.tensor([*before.tolist(), *after.tolist(), *facts, *personal], dtype=torch.float64))
             self.store.put(client, module.state())
         return upload
+
+    def _tell(self, record: RoundRecord) -> None:
+        if self.monitor:
+            self.monitor.round(record, int(record.scalars["samples"]))
 
     def _open(self, client: int) -> None:
         self.client.open(client, self.server.round, self.store.get(client), self.server.initial)

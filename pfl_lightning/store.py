@@ -29,6 +29,7 @@ class ClientStore:
         self.home = [-1] * num_clients
         self.changed: set[int] = set()
         self.comm = comm
+        self._newcomers: list[int] = []
 
     def get(self, client: int) -> State | None:
         """The state of a client that lives here, or None if it was never trained."""
@@ -45,22 +46,24 @@ class ClientStore:
     def commit(self, cohort: Iterable[int]) -> None:
         """The round is whole: its states are the clients' states from now on."""
         self.states |= self.pending
-        self.pending = {}
+        self.pending, self._newcomers = {}, []
         self.changed.update(cohort)
 
     def rollback(self) -> None:
         """The round is given up: forget its states."""
         self.pending = {}
+        for client in self._newcomers:
+            self.home[client] = -1
+        self._newcomers = []
 
     def gather_for(self, shares: Sequence[Sequence[int]]) -> None:
         """Bring the states to the ranks that train these clients next: `shares[rank]` lists the clients of a rank."""
-        moves = []
-        for rank, clients in enumerate(shares):
-            for client in clients:
-                if self.home[client] not in (-1, rank):
-                    moves.append((client, self.home[client], rank))
-                self.home[client] = rank
+        target = {client: rank for rank, clients in enumerate(shares) for client in clients}
+        moves = [(c, self.home[c], rank) for c, rank in target.items() if self.home[c] not in (-1, rank)]
         self.states.update(self.comm.move_states(self.states, moves))
+        self._newcomers = [client for client in target if self.home[client] == -1]
+        for client, rank in target.items():
+            self.home[client] = rank
 
     def digest(self) -> str:
         """SHA-256 over all states in client order, the same on every rank and for any number of ranks."""

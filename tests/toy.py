@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import nn
 from torch.optim import SGD
 
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.checkpoint import CheckpointConfig, Checkpoints, resume
 from pfl_lightning.data.federated import DataSpec, FederatedData, Samples
 from pfl_lightning.data.partitions.partition import Parts
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
@@ -76,6 +79,22 @@ def toy_summary(world: int, algorithm: Algorithm, **config: Any) -> dict[str, An
     for summary in summaries:
         assert fingerprint(summary) == fingerprint(summaries[0])
     return summaries[0]
+
+
+def interrupted_summary(run_dir: Path, worlds: Mapping[int, int], algorithm: Algorithm, **config: Any) -> dict[str, Any]:
+    """The summary of a toy run that goes on from its checkpoint on another number of ranks: round it ends at -> ranks."""
+    summary: dict[str, Any] = {}
+    for rounds, world in worlds.items():
+
+        def work(fabric: Fabric, rounds: int = rounds) -> dict[str, Any]:
+            loop = toy_loop(fabric, algorithm, rounds=rounds, **config)
+            checkpoints = Checkpoints(run_dir, loop, CheckpointConfig(every_rounds=1))
+            loop.on_round_end = [checkpoints.after_round]
+            resume(checkpoints, fallback=False)
+            return loop.fit()
+
+        summary = run_on_ranks(work, world)[0]
+    return summary
 
 
 def fingerprint(summary: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pfl_lightning.algorithms.floco import Floco
 from pfl_lightning.algorithms.flocoplus import FlocoPlus
 from pfl_lightning.algorithms.flute import FLUTE
 from pfl_lightning.algorithms.knnper import KNNPer
+from pfl_lightning.algorithms.learn2pfed import Learn2pFed
 from pfl_lightning.algorithms.lgfedavg import LGFedAvg
 from pfl_lightning.algorithms.local import Local
 from pfl_lightning.algorithms.lpproj import LpProj
@@ -55,6 +56,7 @@ __all__ = [
     "FlocoPlus",
     "KNNPer",
     "LGFedAvg",
+    "Learn2pFed",
     "Local",
     "LpProj",
     "PFedFDA",

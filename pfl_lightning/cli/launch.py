@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from datetime import timedelta
 from typing import Literal
 
 import joblib
@@ -21,10 +20,9 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.strategy import Strategy
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.errors import ConfigError, RunError, require
 
 INTERRUPTED = 130
-GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,14 @@ class FabricConfig:
     """Machines, under SLURM or torchrun."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
     """Precision of the forward and backward pass."""
+    timeout: float = 600.0
+    """Seconds that ranks wait for each other before the run ends and names the rank that does not answer: more than
+    the longest client takes."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
         require(self.devices == "auto" or self.devices >= 1, "devices", self.devices, "auto or a whole number >= 1")
+        require(self.timeout > 0, "timeout", self.timeout, "a number above 0")
         require(self.num_nodes >= 1, "num_nodes", self.num_nodes, "a whole number >= 1")
         has_gpu = torch.cuda.is_available()
         require(self.accelerator != "cuda" or has_gpu, "accelerator", "cuda", "cpu or auto: no CUDA device is here")
@@ -69,6 +71,7 @@ def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
     # banners, and news about processes: errors are said by us
     for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "The `srun` command is available")
     if not config.on_gpu:
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
     devices: int | str = config.devices
@@ -85,10 +88,12 @@ def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
         )
     strategy: str | Strategy = "auto"
     if int(devices) * config.num_nodes > 1:
+        timeout = timedelta(seconds=config.timeout)
         if config.on_gpu:
-            strategy = DDPStrategy(process_group_backend="cpu:gloo,cuda:nccl")
+            strategy = DDPStrategy(process_group_backend="cpu:gloo,cuda:nccl", timeout=timeout)
         else:
-            strategy = DDPStrategy(process_group_backend="gloo", start_method="popen" if managed else "fork")
+            start: Literal["popen", "fork"] = "popen" if managed else "fork"
+            strategy = DDPStrategy(process_group_backend="gloo", start_method=start, timeout=timeout)
     return Fabric(
         accelerator="cuda" if config.on_gpu else "cpu",
         devices=devices,
@@ -103,44 +108,11 @@ def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
     try:
         fabric.launch(work)
         return 0
-    except ProcessExitedException as error:  # a forked rank has said what was wrong and left with a code
-        return int(error.exit_code)
-    except KeyboardInterrupt:
-        _interrupt_children()
-        return INTERRUPTED
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Inside the block the first Ctrl-C raises `KeyboardInterrupt`, and nothing disturbs the tidying up that follows.
-
-    A rank that waits for another one may see the other's end before its own signal: that is an interrupt as well.
-    """
-    requested = False
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal requested
-        requested = True
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher terminates ranks when a first one has ended
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield
-    except Exception as error:
-        if requested:
-            raise KeyboardInterrupt from error
-        raise
-
-
-def _interrupt_children() -> None:
-    """Ctrl-C reaches a whole terminal, but `kill -INT` only this process: pass it on, then wait for the ranks' end."""
-    children = multiprocessing.active_children()
-    for child in children:
-        if child.pid:
-            os.kill(child.pid, signal.SIGINT)
-    for child in children:
-        child.join(GRACE_SECONDS)
-        if child.is_alive():
+    except ProcessExitedException as error:
+        if error.signal_name:
+            raise RunError(f"rank {error.error_index} was ended by {error.signal_name}") from error
+        return int(error.exit_code)  # a forked rank has said what was wrong and left with a code
+    except KeyboardInterrupt:  # a second Ctrl-C
+        for child in multiprocessing.active_children():
             child.kill()
+        return INTERRUPTED

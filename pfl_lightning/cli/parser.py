@@ -11,16 +11,18 @@ from jsonargparse.typing import lazy_instance
 import pfl_lightning.algorithms  # short names are found among the classes that are imported
 import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.checkpoint import CheckpointConfig
 from pfl_lightning.cli.explain import explain, full_key
 from pfl_lightning.cli.extends import expand
 from pfl_lightning.cli.launch import FabricConfig
+from pfl_lightning.cli.resume import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.loop import LoopConfig
 from pfl_lightning.tasks import Classification, Task
 
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "task": Task, "data": FederatedData}
-GROUPS: dict[str, type] = {"loop": LoopConfig, "fabric": FabricConfig}
+GROUPS: dict[str, type] = {"loop": LoopConfig, "fabric": FabricConfig, "checkpoint": CheckpointConfig}
 
 
 def build_parser() -> ArgumentParser:
@@ -41,13 +43,19 @@ def build_parser() -> ArgumentParser:
     parser.add_argument(
         "--run_dir", type=str | None, default=None, help="Where files go; runs/<config name>/<date-time> by default."
     )
+    parser.add_argument(
+        "--resume",
+        type=str | None,
+        default=None,
+        help="Directory of a run to continue; auto: start in run_dir or continue there.",
+    )
     return parser
 
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     """Parse, or raise a `ConfigError` of one line."""
     try:
-        return parser.parse_args(expand(argv))
+        return parser.parse_args([*stored_config(argv), *expand(argv)])
     except ArgumentError as error:
         raise ConfigError(explain(str(error), parser)) from error
 

@@ -1,4 +1,4 @@
-"""Where a run's files go. A directory that holds something is never written into."""
+"""Where a run's files go. A directory that holds something is never written into, unless its run is continued."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
+from pfl_lightning.cli.lock import LOCK_NAME
 from pfl_lightning.errors import ConfigError
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
-    """The run's directory: as given, else `runs/<name>/<date-time>`. Nothing is created yet."""
+    """The directory of a new run: as given, else `runs/<name>/<date-time>`. Nothing is created yet."""
     if run_dir is not None:
         path = Path(run_dir)
         check_free(path)
@@ -24,10 +25,11 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 def check_free(path: Path) -> None:
     """Refuse a path that is no directory, holds something, or cannot be written."""
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"run_dir: {path} is a file; use a directory that is empty or does not exist yet")
-    if path.is_dir() and any(path.iterdir()):
-        raise ConfigError(f"run_dir: {path} is not empty; use a directory that is empty or does not exist yet")
+    use = "use a directory that is empty or does not exist yet"
+    _check_directory(path, use)
+    if _content(path):
+        or_continue = f", or continue its run with --resume {path}" if holds_run(path) else ""
+        raise ConfigError(f"run_dir: {path} is not empty; {use}{or_continue}")
     parent = path
     while not parent.exists():
         parent = parent.parent
@@ -37,9 +39,30 @@ def check_free(path: Path) -> None:
         raise ConfigError(f"run_dir: {path} cannot be created: {parent}: {error.strerror}") from error
 
 
+def check_start_or_continue(path: Path) -> None:
+    """Refuse a path that is neither free nor the directory of a run."""
+    if not holds_run(path):
+        check_free(path)
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a run has begun in this directory."""
+    return (path / "config.yaml").is_file() or (path / "checkpoints").is_dir()
+
+
 def create(path: Path) -> None:
     """Make the directory; parents too."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"run_dir: {path} cannot be created: {error.strerror}") from error
+
+
+def _check_directory(path: Path, use: str) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"run_dir: {path} is a file; {use}")
+
+
+def _content(path: Path) -> list[Path]:
+    """What is in a directory, but for the lock that every run leaves."""
+    return [entry for entry in path.iterdir() if entry.name != LOCK_NAME] if path.is_dir() else []

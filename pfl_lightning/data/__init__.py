@@ -2,6 +2,7 @@
 
 from pfl_lightning.data.federated import DataSpec, FederatedData, Samples
 from pfl_lightning.data.images import ImageData
+from pfl_lightning.data.load import Load
 from pfl_lightning.data.partitions import (
     IID,
     Classes,
@@ -12,6 +13,7 @@ from pfl_lightning.data.partitions import (
     Shards,
     save_partition,
 )
+from pfl_lightning.data.polynomial import Polynomial
 from pfl_lightning.data.sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, Fashion10k, FashionMNIST
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "FashionMNIST",
     "FederatedData",
     "ImageData",
+    "Load",
     "Partition",
+    "Polynomial",
     "Samples",
     "SavedPartition",
     "Shards",

@@ -65,5 +65,10 @@ def tensorboard_command(run_dir: Path) -> str:
     return f"tensorboard --logdir {shlex.quote(os.path.relpath(root) if root.is_relative_to(here) else str(root))}"
 
 
+def resume_command(run_dir: Path) -> str:
+    """The command that continues this run."""
+    return f"pfl-fit --resume {shlex.quote(str(run_dir))}"
+
+
 def _known(values: list[float]) -> list[float]:
     return [value for value in values if not math.isnan(value)]

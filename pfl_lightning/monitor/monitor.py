@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pfl_lightning.monitor.closing import closing_table, tensorboard_command
+from pfl_lightning.errors import RunError
+from pfl_lightning.monitor.closing import closing_table, resume_command, tensorboard_command
 from pfl_lightning.monitor.console import ConsoleProgress, say
 from pfl_lightning.monitor.record import Metric, RoundRecord
-from pfl_lightning.monitor.tables import MetricsTable, read_metrics, write_summary
+from pfl_lightning.monitor.tables import MetricsTable, cut_metrics, read_metrics, write_summary
 from pfl_lightning.monitor.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
@@ -47,27 +49,48 @@ class Monitor:
         self._table: MetricsTable | None = None
         self._tensorboard: TensorBoardWriter | None = None
 
-    def start(self, header: Mapping[str, str], config_text: str, figures: Mapping[str, Figure]) -> None:
+    def start(
+        self,
+        header: Mapping[str, str],
+        config_text: str,
+        figures: Mapping[str, Figure],
+        resumed_at: int | None = None,
+    ) -> None:
         """Open the files and show what begins.
 
         Args:
             header: A few facts to print: algorithm, data, clients, parameters, ranks, run directory.
             config_text: The resolved config, for TensorBoard.
             figures: Name -> picture of the partition, for TensorBoard.
+            resumed_at: The last round that is kept of what an earlier process wrote here; later ones come again.
         """
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self._table = MetricsTable(self.run_dir / "metrics.csv", self._columns)
-        self._tensorboard = TensorBoardWriter(self.run_dir, self._metrics)
-        self._tensorboard.start(config_text, figures)
+        path = self.run_dir / "metrics.csv"
+        with self._writing():
+            if resumed_at is not None:
+                cut_metrics(path, self._columns, resumed_at)
+            self._table = MetricsTable(path, self._columns)
+            self._tensorboard = TensorBoardWriter(self.run_dir, self._metrics, resumed_at)
+            if not resumed_at:
+                self._tensorboard.start(config_text, figures)
         self._progress.start(header)
 
     def round(self, record: RoundRecord, samples: int) -> None:
         """Keep and show one round, in which all ranks together trained on `samples` samples."""
         assert self._table is not None, "start comes first"
         assert self._tensorboard is not None, "start comes first"
-        self._table.write(record)
-        self._tensorboard.round(record, samples)
+        with self._writing():
+            self._table.write(record)
+            self._tensorboard.round(record, samples)
         self._progress.round(record, samples)
+
+    def flush(self) -> None:
+        """Make sure that all rounds so far are in the files."""
+        with self._writing():
+            if self._table is not None:
+                self._table.flush()
+            if self._tensorboard is not None:
+                self._tensorboard.flush()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, print the closing table and say where the run is."""
@@ -76,12 +99,14 @@ class Monitor:
         self._console.print(closing_table(read_metrics(self.run_dir / "metrics.csv"), self._metrics[0]))
         self._say_where()
 
-    def interrupted(self, round: int) -> None:
-        """After Ctrl-C in `round`: close everything and say what is kept."""
+    def interrupted(self, round: int, saved: bool = False) -> None:
+        """After a stop in `round`: close everything and say what is kept."""
         self.close()
         if self._table is not None:
             kept = len(read_metrics(self._table.path)["round"])
             say(self._console, f"Interrupted in round {round} of {self._total}: metrics.csv holds {kept} whole rounds.")
+            if saved:
+                say(self._console, f"resume:  {resume_command(self.run_dir)}")
             self._say_where()
 
     def close(self) -> None:
@@ -91,6 +116,13 @@ class Monitor:
             self._table.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # TensorBoard's; the table names its own file
+            raise RunError(f"cannot write to {self.run_dir}: {error.strerror or error}") from error
 
     def _say_where(self) -> None:
         say(self._console, f"run:     {self.run_dir}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pfl_lightning.atomic import write_text
 from pfl_lightning.errors import RunError
 from pfl_lightning.monitor.record import RoundRecord
 
@@ -38,6 +39,10 @@ class MetricsTable:
             raise ValueError(f"not among the columns of {self.path.name}: {', '.join(sorted(unknown))}")
         self._append(",".join(_number(row[column]) if column in row else "" for column in self.columns))
 
+    def flush(self) -> None:
+        """Make the rows last through a power failure."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         if self._file >= 0:
@@ -56,6 +61,17 @@ class MetricsTable:
             raise RunError(f"cannot write {self.path}: the disk is full")
 
 
+def cut_metrics(path: Path, columns: Sequence[str], last: int) -> None:
+    """Drop the rows after round `last`, which come again, and half a row that a full disk may have left."""
+    if not path.exists():
+        return
+    columns = ("round", *(column for column in columns if column != "round"))
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row.get("round") or "").isdigit() and int(row["round"]) <= last]
+    lines = [columns, *([row.get(column) or "" for column in columns] for row in rows)]
+    write_text(path, "".join(",".join(line) + "\n" for line in lines))
+
+
 def read_metrics(path: Path) -> dict[str, list[float]]:
     """metrics.csv as column -> values in the order of the rounds, with NaN for empty cells."""
     with path.open(newline="") as file:
@@ -64,19 +80,11 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
-    """Write JSON to a temporary file beside `path` and rename it, so that a reader never finds half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write JSON so that a reader never finds half a file."""
     try:
-        with temporary.open("w") as file:
-            json.dump(_plain(summary), file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_text(path, json.dumps(_plain(summary), indent=2, allow_nan=False) + "\n")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _number(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,17 @@ _BINS = 20
 class TensorBoardWriter:
     """Curves, spread over the clients, pictures of the partition and the config of one run."""
 
-    def __init__(self, run_dir: Path, metrics: Sequence[Metric]) -> None:
+    def __init__(self, run_dir: Path, metrics: Sequence[Metric], resumed_at: int | None = None) -> None:
         # takes a second to import: only runs pay for it, not `--help`
         from torch.utils.tensorboard import SummaryWriter
 
         self._metrics = metrics
-        self._writer: Any = SummaryWriter(str(run_dir), flush_secs=_FLUSH_SECONDS)  # its types are incomplete
+        self._writer: Any = SummaryWriter(  # its types are incomplete
+            str(run_dir),
+            # what was written of rounds that are done once more is dropped by TensorBoard
+            purge_step=None if resumed_at is None else resumed_at + 1 if resumed_at else 0,
+            flush_secs=_FLUSH_SECONDS,
+        )
 
     def start(self, config_text: str, figures: Mapping[str, Figure]) -> None:
         """Write what is known before the first round."""
@@ -52,9 +58,14 @@ class TensorBoardWriter:
                 edges = self._edges(column, finite)
                 self._writer.add_histogram(f"{group}_spread/{name}", finite, record.round, edges)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Write out what is pending."""
-        self._writer.close()
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write out what is pending; what cannot be written was complained about before."""
+        with suppress(OSError):
+            self._writer.close()
 
     def _add_scalars(self, scalars: Mapping[str, float], step: int) -> None:
         """All curves in one event: with a hundred layers, one event each would hold up short rounds."""

@@ -1,6 +1,7 @@
 """What is learned."""
 
 from pfl_lightning.tasks.classification import Classification
+from pfl_lightning.tasks.regression import Forecasting, Regression
 from pfl_lightning.tasks.task import Task
 
-__all__ = ["Classification", "Task"]
+__all__ = ["Classification", "Forecasting", "Regression", "Task"]

@@ -15,7 +15,7 @@ import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedAvg, Local
 from pfl_lightning.cohort import draw_cohort
-from tests.toy import fingerprint, toy_loop, toy_summary
+from tests.toy import fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
 
@@ -92,6 +92,13 @@ def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
     assert tuned["last"]["all_acc_before"] == plain["last"]["all_acc_before"]
     assert "all_loss_finetuned" not in plain["last"]
     assert tuned["last"]["all_loss_finetuned"] != tuned["last"]["all_loss_before"]
+
+
+@each_algorithm
+def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, tmp_path):
+    settings = {"participation": 0.6, "eval_every": 2}
+    undisturbed = toy_summary(1, algorithm, rounds=6, **settings)
+    assert fingerprint(interrupted_summary(tmp_path, {2: 2, 4: 3, 6: 1}, algorithm, **settings)) == fingerprint(undisturbed)
 
 
 DEGENERATE = [

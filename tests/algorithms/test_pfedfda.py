@@ -15,9 +15,9 @@ from pfl_lightning.algorithms.pfedfda import global_gaussians, priors, triangle
 from pfl_lightning.errors import ConfigError
 from tests.points import opened, point_loop, weights
 from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from tests.toy import fingerprint, toy_loop, toy_summary
 
-CONTRACT = [PFedFDA(single_beta=True)]
+CONTRACT = [PFedFDA(beta=0.5)]
 
 LOCAL = Gaussians(torch.tensor([[1.0], [5.0]]), torch.tensor([[2.0]]))
 GLOBAL = Gaussians(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0]]))
@@ -124,6 +124,12 @@ def head_of(loop, client):
     """The head that this client would be tested with."""
     _, weight, bias = weights(opened(loop, client, "personalize"))
     return weight, bias
+
+
+def test_chosen_betas_are_the_same_on_two_ranks():
+    """The contract is tested with a fixed β, since choosing one takes most of the time."""
+    one, two = (toy_summary(world, PFedFDA(), rounds=2, participation=0.6) for world in (1, 2))
+    assert fingerprint(one) == fingerprint(two)
 
 
 def test_test_labels_are_never_seen():

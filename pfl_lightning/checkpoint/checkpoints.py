@@ -1,0 +1,149 @@
+"""Saving and resuming a run, on all ranks together."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import pfl_lightning
+from pfl_lightning.checkpoint import contents
+from pfl_lightning.checkpoint.config import CheckpointConfig
+from pfl_lightning.checkpoint.files import PartFile, write_part
+from pfl_lightning.checkpoint.manifest import FORMAT, Manifest
+from pfl_lightning.checkpoint.plan import MOST_FILES, clients_to_write, place
+from pfl_lightning.checkpoint.tidy import remove_old
+from pfl_lightning.cohort import derive_seed
+from pfl_lightning.errors import RunError
+
+if TYPE_CHECKING:
+    from pfl_lightning.loop import FederatedFabricLoop
+
+
+def to_stderr(text: str) -> None:
+    """The way a warning is told by default."""
+    print(f"pfl-fit: warning: {text}", file=sys.stderr, flush=True)
+
+
+class Checkpoints:
+    """The checkpoints of one run. Every rank has one and makes the same calls.
+
+    Args:
+        run_dir: they are kept in its folder `checkpoints`.
+        loop: the run.
+        config: when to save.
+        config_text: the resolved config, to be compared when the run is resumed.
+        warn: told on rank 0 of what goes wrong without ending the run.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        loop: FederatedFabricLoop,
+        config: CheckpointConfig,
+        config_text: str = "",
+        warn: Callable[[str], None] = to_stderr,
+    ) -> None:
+        self.folder, self.loop, self.config, self.config_text, self.warn = (
+            run_dir / "checkpoints", loop, config, config_text, warn,
+        )  # fmt: skip
+        self.files: list[PartFile] = []
+        self.clients = [-1] * loop.data.num_clients
+        self.saved_round = -1
+        self._tried_at, self._cost, self._told = -float("inf"), 0.0, ""
+
+    def after_round(self, loop: FederatedFabricLoop) -> None:
+        """Save if it is time; a failure is told and the run goes on, with the last checkpoint as it was."""
+        if not loop.comm.on_first(self._is_due):
+            return
+        problem = self.save()
+        if problem and problem != self._told and loop.comm.rank == 0:
+            self.warn(f"{problem}; training goes on, the last good checkpoint stays")
+        self._told = problem or ""
+
+    def finish(self) -> None:
+        """Save what is not saved yet; raises a `RunError` where that fails."""
+        if self.saved_round == self.loop.server.round:
+            return
+        if problem := self.save():
+            error = RunError(problem)
+            error.collective = True
+            raise error
+
+    def save(self) -> str | None:
+        """Write a checkpoint of the last whole round; returns what went wrong, alike on every rank."""
+        comm, started = self.loop.comm, time.monotonic()
+        todo = clients_to_write(self.files, self.clients, self.loop.store.changed, MOST_FILES + 2 * comm.world)
+        shares = [{c for c in todo if self.loop.store.home[c] == rank} for rank in range(comm.world)]
+        parts: tuple[PartFile | None, PartFile | None] = (None, None)
+        problem = None
+        try:
+            parts = self._write(shares[comm.rank])
+        except (OSError, RunError) as error:
+            problem = self._failure(error)
+        answers = comm.gather((parts, problem))
+        problem = next((text for _, text in answers if text), None)
+        if problem is None:
+            server = answers[0][0][0]
+            written = [(part, who) for ((_, part), _), who in zip(answers, shares, strict=True) if part]
+            assert server is not None
+            files, clients = place(self.files, self.clients, server, written)
+            problem = comm.on_first(lambda: self._complete(files, clients))
+            if problem is None:
+                self.files, self.clients, self.saved_round = files, clients, self.loop.server.round
+                self.loop.store.changed = set()
+        self._tried_at, self._cost = time.monotonic(), time.monotonic() - started
+        return problem
+
+    def _write(self, mine: set[int]) -> tuple[PartFile | None, PartFile | None]:
+        """Write this rank's files: the server's (rank 0), and its clients' where it has some to write."""
+        comm, round_, server, clients = self.loop.comm, self.loop.server.round, None, None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if comm.rank == 0:
+            if self.loop.monitor:
+                self.loop.monitor.flush()
+            server = write_part(self.folder / f"{round_:08d}-server.safetensors", contents.server_tensors(self.loop))
+        if mine:
+            path = self.folder / f"{round_:08d}-clients-{comm.rank}of{comm.world}.safetensors"
+            clients = write_part(path, contents.client_tensors(self.loop, mine), len(mine))
+        return server, clients
+
+    def _complete(self, files: list[PartFile], clients: list[int]) -> str | None:
+        """On rank 0, when all parts are there: write the manifest, then remove what no checkpoint needs any more."""
+        loop = self.loop
+        manifest = Manifest(
+            format=FORMAT,
+            version=pfl_lightning.__version__,
+            torch=str(torch.__version__),
+            round=loop.server.round,
+            seed=loop.seed,
+            rng=derive_seed(loop.seed, "checkpoint", loop.server.round),
+            layout=loop.server.layout.fingerprint(),
+            data=contents.data_fingerprint(loop.data),
+            config=self.config_text,
+            server=0,
+            files=files,
+            clients=clients,
+            history=loop.history.numbers(),
+        )
+        try:
+            manifest.write(self.folder)
+        except OSError as error:
+            return self._failure(error)
+        remove_old(self.folder, manifest.round, self.config.keep)
+        return None
+
+    def _is_due(self) -> bool:
+        """Asked on rank 0 only: clocks differ."""
+        config, passed = self.config, time.monotonic() - self._tried_at
+        if config.every_rounds and self.loop.server.round % config.every_rounds == 0:
+            return True
+        return config.every_minutes > 0 and passed >= max(60 * config.every_minutes, self._cost / config.max_cost)
+
+    def _failure(self, error: OSError | RunError) -> str:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        return f"the checkpoint of round {self.loop.server.round} cannot be written to {self.folder}: {reason}"

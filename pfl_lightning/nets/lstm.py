@@ -1,0 +1,49 @@
+"""A recurrent net for windows of a series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.nets.net import Net
+
+if TYPE_CHECKING:
+    from pfl_lightning.data.federated import DataSpec
+
+
+class LSTM(Net):
+    """An LSTM that reads a window step by step; the head reads its last state.
+
+    The default is the forecasting baseline of the Learn2pFed paper, two layers of 12: 2 029 parameters for one number.
+
+    Args:
+        spec: what the data looks like: windows [steps], or [steps, values].
+        hidden: size of each layer's state.
+        layers: number of layers.
+    """
+
+    def __init__(self, spec: DataSpec, hidden: int = 12, layers: int = 2) -> None:
+        require(hidden >= 1, "task.net.hidden", hidden, "1 or more")
+        require(layers >= 1, "task.net.layers", layers, "1 or more")
+        if len(spec.shape) not in (1, 2):
+            raise ConfigError(
+                f"task.net: LSTM needs windows of a series, the data has shape {tuple(spec.shape)}; use CNN"
+            )
+        super().__init__(LastState(spec.shape[1:], hidden, layers), nn.Linear(hidden, spec.num_classes))
+
+
+class LastState(nn.Module):
+    """The state [N, hidden] of the top layer after the last step."""
+
+    def __init__(self, values: tuple[int, ...], hidden: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(values[0] if values else 1, hidden, layers, batch_first=True)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Read windows [N, steps] or [N, steps, values]."""
+        states: Tensor = self.lstm(x if x.dim() == 3 else x.unsqueeze(2))[0]
+        return states[:, -1]

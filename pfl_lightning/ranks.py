@@ -1,0 +1,125 @@
+"""What ranks do together besides adding up: stop together, decide together, fail together."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
+
+from pfl_lightning.errors import ConfigError, LostRankError, RunError, StopRound
+from pfl_lightning.signals import StopSignals
+
+T = TypeVar("T")
+ROLL_CALL = timedelta(seconds=5)
+
+
+@dataclass
+class Ranks:
+    """The processes of a run, seen from one of them. Every rank must make the same calls in the same order."""
+
+    fabric: Fabric
+    round: int = 0
+    stop: StopSignals = field(default_factory=StopSignals)
+    stoppable: bool = False
+    """Whether a round is under way that can be given up; the same on every rank."""
+
+    def __post_init__(self) -> None:
+        """Keep a second set of connections for the roll call: those of a collective that failed are of no use."""
+        self._roll_call = dist.new_group(backend="gloo", timeout=ROLL_CALL) if self.world > 1 else None
+        self.hosts = [socket.gethostname()] * self.world
+        self.hosts = self.gather(socket.gethostname())
+
+    @property
+    def rank(self) -> int:
+        """This process' number, from 0."""
+        return self.fabric.global_rank
+
+    @property
+    def world(self) -> int:
+        """How many processes there are."""
+        return self.fabric.world_size
+
+    def check(self) -> None:
+        """A moment at which a round can be given up: between two batches."""
+        if self.stop.requested:
+            self._agree()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around every collective. Before it the ranks agree whether to go on: a rank that was asked to stop in the
+        middle of its work does not come, and must be neither waited for nor lost. A rank that fails is reported.
+        """
+        self._agree()
+        with self._reporting():
+            yield
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in the order of the ranks, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        with self._reporting():
+            dist.all_gather_object(values, value)
+        return values
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Do something on rank 0 only; every rank gets the answer, or the error."""
+        answer: tuple[T | None, ConfigError | RunError | None] = (None, None)
+        if self.rank == 0:
+            try:
+                answer = work(), None
+            except (ConfigError, RunError) as error:
+                answer = None, error
+        value, problem = self.gather(answer)[0]
+        if problem is not None:
+            problem.collective = True
+            raise problem
+        return value  # type: ignore[return-value]
+
+    def _agree(self) -> None:
+        if not self.stoppable:
+            return
+        stop = torch.tensor(self.stop.requested, dtype=torch.uint8)
+        if self.world > 1:
+            with self._reporting():
+                dist.all_reduce(stop, dist.ReduceOp.MAX)
+        if stop:
+            self.stoppable = False
+            raise StopRound
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world == 1 or isinstance(error, RunError):
+                raise
+            raise self._lost(str(error)) from error
+
+    def _lost(self, reason: str) -> LostRankError:
+        """Find out who does not answer; gloo itself only says how long it has waited."""
+        place = f"in round {self.round}" if self.round else "before the first round"
+        if not re.search("timed ?out|timeout", reason, re.IGNORECASE):
+            # whoever started the ranks knows which one ended, says so, and ends the others
+            quiet = self.stop.wait(1.0)
+            text = f"rank {self.rank} on {self.hosts[self.rank]} lost contact with another rank {place}: it has ended"
+            return LostRankError(text, quiet=quiet)
+        try:
+            assert not isinstance(self._roll_call, int), "every rank is in the group"
+            dist.monitored_barrier(self._roll_call, 2 * ROLL_CALL if self.rank else ROLL_CALL, wait_all_ranks=True)
+            missing = []
+        except RuntimeError as error:
+            if "from rank 0" in str(error) and "Timed out" not in str(error):
+                return LostRankError("another rank does not answer; rank 0 says which", quiet=True)
+            named = re.search(r"Ranks ([\d, ]+) failed", str(error))
+            missing = [int(rank) for rank in named[1].split(",")] if named else [0]
+        who = " and ".join(f"rank {rank} on {self.hosts[rank]}" for rank in missing) or "a rank"
+        return LostRankError(f"{who} did not answer {place} within fabric.timeout; is it stuck, or is that too short?")
