@@ -20,7 +20,7 @@ def requeue(signals: Sequence[int]) -> bool:
     its own counts as done and is not started again; or `scancel`, after which nothing may start it again.
     """
     job = os.environ.get("SLURM_JOB_ID")
-    if job is None or signal.SIGINT in signals or not (signal.SIGUSR1 in signals or _is_running(job)):
+    if job is None or signal.SIGINT in signals or not (signal.SIGUSR1 in signals or _is_preempted(job)):
         return False
     try:
         _scontrol("requeue", job)
@@ -31,13 +31,13 @@ def requeue(signals: Sequence[int]) -> bool:
     return True
 
 
-def _is_running(job: str) -> bool:
-    """A job in its grace time before preemption still runs; one that was cancelled does not."""
+def _is_preempted(job: str) -> bool:
+    """Whether the job is in its grace time: it still runs, and has a time of preemption. A cancelled one has none."""
     try:
-        state = re.search(r"JobState=(\w+)", _scontrol("show", "job", "-o", job))
+        facts = _scontrol("show", "job", "-o", job)
     except (OSError, subprocess.SubprocessError):
         return False
-    return state is not None and state[1] == "RUNNING"
+    return "JobState=RUNNING" in facts and re.search(r"\bPreemptTime=\d", facts) is not None
 
 
 def _scontrol(*words: str) -> str:

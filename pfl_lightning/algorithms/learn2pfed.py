@@ -31,8 +31,8 @@ DOUBLE = 2  # the cells compute and send float64: two float32 each
 
 @dataclass
 class Learn2pFed(FedAvg):
-    """A round is a pass through `cells` iterations of ADMM, each with one sum over the round's clients, then a pass back,
-    in which every client learns its own settings from the sum of all training losses.
+    """A round is a pass through `cells` iterations of ADMM, each with one sum over the round's clients. On the way
+    back every client learns its own settings from the sum of all training losses.
 
     It works on the last layer, which must be linear: v_i is the client's, w the server's. All before it is trained by
     each client alone and never leaves it.
@@ -45,8 +45,8 @@ class Learn2pFed(FedAvg):
     tie_cells: bool = False
     """Whether all cells share their settings, instead of each having its own."""
     learnable: tuple[Setting, ...] = SETTINGS
-    """The settings that are learned: Lambda (how much each parameter is held to w), rho, eta, gamma, theta (the steps of
-    v, z, w and alpha), p (the client's weight in w)."""
+    """The settings that are learned: Lambda (how much each parameter is held to w), rho, eta, gamma, theta (the steps
+    of v, z, w and alpha), p (the client's weight in w)."""
     start_layer: str = "head"
     """Where it starts: the net's head, or a linear layer of its body such as body.fc2. One linear layer takes the place
     of that one and all that follow."""
@@ -117,7 +117,10 @@ class Learn2pFed(FedAvg):
     def initial_settings(self, size: int, device: torch.device) -> dict[str, Tensor]:
         """All settings before they are learned: Lambda [cells, d], the others [cells, 1]; one cell if they are tied."""
         cells = 1 if self.tie_cells else self.cells
-        values: dict[str, float] = dict.fromkeys(SETTINGS, self.initial_rho) | {"theta": self.initial_theta, "p": 1.0}
+        values = dict.fromkeys(cast(tuple[str, ...], SETTINGS), self.initial_rho) | {
+            "theta": self.initial_theta,
+            "p": 1.0,
+        }
         settings = {name: torch.full((cells, 1), value, dtype=torch.float64) for name, value in values.items()}
         settings["Lambda"] = torch.full((cells, size), self.initial_lambda, dtype=torch.float64)
         return {name: value.to(device) for name, value in settings.items()}

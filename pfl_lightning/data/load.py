@@ -106,7 +106,8 @@ class Load(FederatedData):
 
     def _scale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         seen = values[: self._train_length(len(values))]
-        return (values - seen.min()) / (float(np.ptp(seen)) or 1.0)
+        low, high = float(seen.min()), float(seen.max())
+        return (values - low) / (high - low or 1.0)
 
     def _train_length(self, length: int | NDArray[np.int64]) -> NDArray[np.int64]:
         """Values of the training part; the targets of all later windows are tested."""

@@ -1,0 +1,127 @@
+"""A real SLURM of two nodes for the tests, and jobs on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "tools/slurm"
+PATIENCE = 240.0
+
+
+def wait_for(what: str, condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {PATIENCE:.0f} s for {what}")
+        time.sleep(0.1)
+    return found
+
+
+class Cluster:
+    """Started when made; `stop` ends exactly what was started."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pfl-slurm-"))
+        env = {**os.environ, "SLURM_BASE_PORT": str(_free_ports())}
+        done = subprocess.run([TOOLS / "up.sh", self.folder], capture_output=True, text=True, env=env)
+        self.problem = done.stderr.strip() if done.returncode else None
+        self.env = {
+            **os.environ,
+            "SLURM_CONF": str(self.folder / "etc/slurm.conf"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def stop(self) -> None:
+        subprocess.run([TOOLS / "down.sh", self.folder], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, *words: str | Path) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, env=self.env, cwd=self.folder)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout.strip()
+
+    def submit(self, run_dir: Path, words: list[str], *options: str) -> Job:
+        log = run_dir.with_suffix(".out")
+        command = ["sbatch", "--parsable", f"--output={log}", "--ntasks-per-node=1", *options, TOOLS / "pfl_fit.sbatch"]
+        return Job(self, self.call(*command, *words, "--run_dir", str(run_dir)), run_dir, log)
+
+
+class Job:
+    """A submitted run."""
+
+    def __init__(self, cluster: Cluster, number: str, run_dir: Path, log: Path) -> None:
+        self.cluster, self.number, self.run_dir, self.log = cluster, number, run_dir, log
+
+    def fact(self, name: str) -> str:
+        found = re.search(rf"\b{name}=(\S+)", self.cluster.call("scontrol", "show", "job", "-o", self.number))
+        return found[1] if found else ""
+
+    def rows(self) -> int:
+        path = self.run_dir / "metrics.csv"
+        return path.read_text().count("\n") - 1 if path.exists() else 0
+
+    def await_rows(self, count: int) -> None:
+        def enough() -> bool:
+            assert self.fact("JobState") in ("PENDING", "CONFIGURING", "RUNNING"), self.log.read_text()
+            return self.rows() >= count
+
+        wait_for(f"{count} rounds", enough)
+
+    def await_state(self, *states: str) -> str:
+        state: str = wait_for(f"job {self.number} to be {states}", lambda: (s := self.fact("JobState")) in states and s)
+        return state
+
+    def await_restart(self) -> None:
+        """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short."""
+        wait_for("the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING")
+        self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+
+    def result(self) -> dict[str, Any]:
+        assert self.await_state("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", self.log.read_text()
+        return results(self.run_dir)
+
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank, found by its environment."""
+        wanted = {f"SLURM_JOB_ID={self.number}".encode(), f"SLURM_PROCID={rank}".encode()}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if wanted <= set(path.read_bytes().split(b"\0")) and b"pfl-fit" in (path.parent / "cmdline").read_bytes():
+                    if b"srun" not in (path.parent / "cmdline").read_bytes():
+                        return int(path.parent.name)
+            except OSError:
+                continue
+        raise LookupError(f"rank {rank} of job {self.number} is not here")
+
+
+def results(run_dir: Path) -> dict[str, Any]:
+    """What must be the same however often a run was disturbed."""
+    summary = json.loads((run_dir / "summary.json").read_text())
+    rounds = [line.split(",")[0] for line in (run_dir / "metrics.csv").read_text().splitlines()]
+    keys = ("model_sha256", "clients_sha256", "last", "best", "best_per_client")
+    return {key: summary[key] for key in keys} | {"rounds": rounds}
+
+
+def _free_ports() -> int:
+    """The first of a few ports that nobody listens on, away from those that Lightning uses."""
+    for base in range(26800, 29800, 10):
+        try:
+            for port in range(base, base + 3):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+    raise OSError("no free ports")

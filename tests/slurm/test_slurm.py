@@ -1,0 +1,108 @@
+"""Jobs on a real SLURM of two nodes: whatever happens to them, they end with the hashes of a run on one process.
+
+`make test-slurm` runs them; they need root, and Debian's packages or the network to install them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from pfl_lightning.checkpoint.manifest import list_rounds
+from pfl_lightning.cli.fit import run
+from tests.slurm.cluster import Cluster, results, wait_for
+
+pytestmark = pytest.mark.skipif("PFL_TEST_SLURM" not in os.environ, reason="needs root and SLURM: make test-slurm")
+
+JOB = [
+    "--algorithm", "FedOBP", "--algorithm.quantile", "0.9", "--data.num_clients", "12", "--data.partition", "IID",
+    "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "120", "--loop.participation", "0.5",
+    "--loop.eval_every", "40", "--loop.batch_size", "32", "--loop.local_epochs", "2", "--checkpoint.every_rounds", "10",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    if os.geteuid():
+        pytest.skip("SLURM needs root")
+    cluster = Cluster()
+    if cluster.problem:
+        cluster.stop()
+        pytest.skip(f"no SLURM here: {cluster.problem}")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The results of a run on one process that nobody disturbs."""
+    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert run([*JOB, "--fabric.devices", "1", "--run_dir", str(run_dir)]) == 0
+    return results(run_dir)
+
+
+def test_two_nodes_give_the_bits_of_one_process(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB)
+    assert job.result() == expected
+    assert "2 on cpu" in job.log.read_text()
+
+
+def test_the_time_limit_is_announced_and_the_job_goes_on_later(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB, "--time=60")
+    job.await_rows(5)
+    cluster.call("scontrol", "update", f"JobId={job.number}", "TimeLimit=1")  # within the 90 s of --signal=USR1@90
+    job.await_restart()
+    assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
+    cluster.call("scontrol", "update", f"JobId={job.number}", "TimeLimit=60")
+    assert job.result() == expected
+    assert "continued after round" in job.log.read_text()
+
+
+def test_a_preempted_job_goes_on_later(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB)
+    job.await_rows(5)
+    urgent = cluster.call("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true")
+    job.await_restart()
+    assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
+    assert job.result() == expected
+    wait_for("the urgent job", lambda: "COMPLETED" in cluster.call("scontrol", "show", "job", urgent))
+
+
+def test_a_killed_rank_ends_the_job_at_once_and_it_can_be_submitted_again(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB)
+    job.await_rows(15)
+    os.kill(job.pid_of(1), signal.SIGKILL)
+    started = time.monotonic()
+    assert job.await_state("FAILED", "COMPLETED") == "FAILED"
+    assert time.monotonic() - started < 60
+    assert cluster.submit(tmp_path / "run", JOB).result() == expected
+
+
+def test_a_job_that_loses_a_node_goes_on_when_there_is_one(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB)
+    job.await_rows(15)
+    cluster.call("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
+    job.await_restart()
+    cluster.call("scontrol", "update", "NodeName=node2", "State=RESUME")
+    assert job.result() == expected
+
+
+def test_a_cancelled_job_is_not_queued_again_but_can_be_continued(cluster, expected, tmp_path):
+    job = cluster.submit(tmp_path / "run", JOB)
+    job.await_rows(5)
+    cluster.call("scancel", job.number)
+    assert job.await_state("CANCELLED", "PENDING") == "CANCELLED"
+    assert job.fact("Restarts") == "0"
+    assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
+    assert cluster.submit(tmp_path / "run", JOB).result() == expected
+
+
+def test_a_stuck_rank_is_named_with_its_node(cluster, tmp_path):
+    job = cluster.submit(tmp_path / "run", [*JOB, "--fabric.timeout", "5"])
+    job.await_rows(5)
+    os.kill(job.pid_of(1), signal.SIGSTOP)
+    assert job.await_state("FAILED", "COMPLETED") == "FAILED"
+    assert "pfl-fit: error: rank 1 on node2 did not answer in round" in job.log.read_text()
