@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.slurm.patient import SLOW
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools/slurm"
 PATIENCE = 240.0
@@ -34,6 +36,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pfl-slurm-"))
+        self.slow = self.folder / "slow"
         env = {**os.environ, "SLURM_BASE_PORT": str(_free_ports())}
         done = subprocess.run([TOOLS / "up.sh", self.folder], capture_output=True, text=True, env=env)
         self.problem = done.stderr.strip() if done.returncode else None
@@ -42,11 +45,16 @@ class Cluster:
             "SLURM_CONF": str(self.folder / "etc/slurm.conf"),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
             "PYTHONPATH": str(ROOT),
+            SLOW: str(self.slow),
         }
 
     def stop(self) -> None:
         subprocess.run([TOOLS / "down.sh", self.folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def hurry(self) -> None:
+        """Let jobs run at full speed from now on."""
+        self.slow.unlink()
 
     def call(self, *words: str | Path) -> str:
         done = subprocess.run(words, capture_output=True, text=True, env=self.env, cwd=self.folder)

@@ -18,9 +18,9 @@ from tests.slurm.cluster import Cluster, results, wait_for
 pytestmark = pytest.mark.skipif("PFL_TEST_SLURM" not in os.environ, reason="needs root and SLURM: make test-slurm")
 
 JOB = [
-    "--algorithm", "FedOBP", "--algorithm.quantile", "0.9", "--data.num_clients", "12", "--data.partition", "IID",
-    "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "120", "--loop.participation", "0.5",
-    "--loop.eval_every", "40", "--loop.batch_size", "32", "--loop.local_epochs", "2", "--checkpoint.every_rounds", "10",
+    "--algorithm", "tests.slurm.patient.Patient", "--algorithm.quantile", "0.9", "--data.num_clients", "12", "--data.partition", "IID",
+    "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "40", "--loop.participation", "0.5",
+    "--loop.eval_every", "20", "--loop.batch_size", "64", "--checkpoint.every_rounds", "4",
 ]  # fmt: skip
 
 
@@ -36,6 +36,12 @@ def cluster():
     cluster.stop()
 
 
+@pytest.fixture(autouse=True)
+def _slow(cluster):
+    """Jobs take their time until a test lets them hurry."""
+    cluster.slow.touch()
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The results of a run on one process that nobody disturbs."""
@@ -46,6 +52,7 @@ def expected(tmp_path_factory):
 
 def test_two_nodes_give_the_bits_of_one_process(cluster, expected, tmp_path):
     job = cluster.submit(tmp_path / "run", JOB)
+    cluster.hurry()
     assert job.result() == expected
     assert "2 on cpu" in job.log.read_text()
 
@@ -57,6 +64,7 @@ def test_the_time_limit_is_announced_and_the_job_goes_on_later(cluster, expected
     job.await_restart()
     assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
     cluster.call("scontrol", "update", f"JobId={job.number}", "TimeLimit=60")
+    cluster.hurry()
     assert job.result() == expected
     assert "continued after round" in job.log.read_text()
 
@@ -66,6 +74,7 @@ def test_a_preempted_job_goes_on_later(cluster, expected, tmp_path):
     job.await_rows(5)
     urgent = cluster.call("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true")
     job.await_restart()
+    cluster.hurry()
     assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
     assert job.result() == expected
     wait_for("the urgent job", lambda: "COMPLETED" in cluster.call("scontrol", "show", "job", urgent))
@@ -73,19 +82,21 @@ def test_a_preempted_job_goes_on_later(cluster, expected, tmp_path):
 
 def test_a_killed_rank_ends_the_job_at_once_and_it_can_be_submitted_again(cluster, expected, tmp_path):
     job = cluster.submit(tmp_path / "run", JOB)
-    job.await_rows(15)
+    job.await_rows(5)
     os.kill(job.pid_of(1), signal.SIGKILL)
     started = time.monotonic()
     assert job.await_state("FAILED", "COMPLETED") == "FAILED"
     assert time.monotonic() - started < 60
+    cluster.hurry()
     assert cluster.submit(tmp_path / "run", JOB).result() == expected
 
 
 def test_a_job_that_loses_a_node_goes_on_when_there_is_one(cluster, expected, tmp_path):
     job = cluster.submit(tmp_path / "run", JOB)
-    job.await_rows(15)
+    job.await_rows(5)
     cluster.call("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
     job.await_restart()
+    cluster.hurry()
     cluster.call("scontrol", "update", "NodeName=node2", "State=RESUME")
     assert job.result() == expected
 
@@ -95,6 +106,7 @@ def test_a_cancelled_job_is_not_queued_again_but_can_be_continued(cluster, expec
     job.await_rows(5)
     cluster.call("scancel", job.number)
     assert job.await_state("CANCELLED", "PENDING") == "CANCELLED"
+    cluster.hurry()
     assert job.fact("Restarts") == "0"
     assert list_rounds(tmp_path / "run/checkpoints")[0] == job.rows(), "no whole round is lost"
     assert cluster.submit(tmp_path / "run", JOB).result() == expected
