@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class Algorithm:
 
     weighting: Literal["samples", "uniform"] = "samples"
     bn_buffers: Literal["average", "local"] = "average"
+    uploads_personal: ClassVar[bool] = False
+    """Whether parameters that a client keeps on download are uploaded and averaged all the same."""
 
     @property
     def partial_upload(self) -> bool:
@@ -85,7 +87,12 @@ class Algorithm:
 
     def travels(self, client: ClientModule) -> Tensor | None:
         """The entries that client and server exchange, bool [S]; None for all of them."""
-        return ~client.mask if self.partial_upload else None
+        if not self.partial_upload:
+            return None
+        entries = ~client.mask
+        if self.uploads_personal:
+            entries[: client.layout.num_parameters] = True
+        return entries
 
     def upload(self, client: ClientModule, server: Server) -> Upload:
         """What leaves the client."""

@@ -200,7 +200,9 @@ def test_tables_and_every_clients_value_reach_every_rank_in_order(world):
         each = list(comm.each(local, torch.empty(50)))
         return table, torch.stack([value for _, value in each]), [client for client, _ in each]
 
-    wanted = torch.stack([torch.randn(50, generator=torch.Generator().manual_seed(c)) * 10.0 ** (c - 5) for c in (2, 5, 6, 9)])
+    wanted = torch.stack(
+        [torch.randn(50, generator=torch.Generator().manual_seed(c)) * 10.0 ** (c - 5) for c in (2, 5, 6, 9)]
+    )
     for table, each, order in run_on_ranks(work, world):
         assert order == [2, 5, 6, 9]
         assert torch.equal(table, wanted.double())

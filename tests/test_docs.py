@@ -22,7 +22,9 @@ def test_the_algorithm_of_the_guide_runs_from_its_yaml(tmp_path, monkeypatch):
     assert len(python[1].strip().splitlines()) < 30
     (tmp_path / "trimmed_step.py").write_text(python[1])
     (tmp_path / "mine.yaml").write_text(yaml[1])
-    words = "--loop.rounds 2 --task.net MLP --task.net.hidden [4] --data.num_clients 10 --fabric.devices 2 --run_dir out"
+    words = (
+        "--loop.rounds 2 --task.net MLP --task.net.hidden [4] --data.num_clients 10 --fabric.devices 2 --run_dir out"
+    )
     assert run(["--config", "mine.yaml", *words.split()]) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["algorithm"] == "TrimmedStep"

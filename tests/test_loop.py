@@ -131,7 +131,14 @@ def test_the_state_of_a_client_moves_with_it():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("rounds", 0), ("participation", 0.0), ("participation", 1.1), ("batch_size", 0), ("eval_every", -1), ("local_epochs", -1)],
+    [
+        ("rounds", 0),
+        ("participation", 0.0),
+        ("participation", 1.1),
+        ("batch_size", 0),
+        ("eval_every", -1),
+        ("local_epochs", -1),
+    ],
 )
 def test_bad_settings_are_refused(key, value):
     with pytest.raises(ConfigError, match=f"{key}: {value} is not allowed; use "):

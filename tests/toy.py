@@ -81,7 +81,9 @@ def toy_summary(world: int, algorithm: Algorithm, **config: Any) -> dict[str, An
     return summaries[0]
 
 
-def interrupted_summary(run_dir: Path, worlds: Mapping[int, int], algorithm: Algorithm, **config: Any) -> dict[str, Any]:
+def interrupted_summary(
+    run_dir: Path, worlds: Mapping[int, int], algorithm: Algorithm, **config: Any
+) -> dict[str, Any]:
     """The summary of a toy run that goes on from its checkpoint on another number of ranks: round it ends at -> ranks."""
     summary: dict[str, Any] = {}
     for rounds, world in worlds.items():

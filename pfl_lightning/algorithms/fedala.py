@@ -26,6 +26,8 @@ class FedALA(Split):
     A client without a model of its own takes the server's. `eta` = 0 is FedAvg.
     """
 
+    uploads_personal = True
+
     eta: float = 1.0
     """Learning rate of W."""
     share: float = 0.8
@@ -47,13 +49,6 @@ class FedALA(Split):
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
         client.mask[: client.layout.num_parameters] |= self.in_head(client)[: client.layout.num_parameters]
-
-    @override
-    def travels(self, client: ClientModule) -> Tensor | None:
-        entries = super().travels(client)
-        if entries is not None:  # local BatchNorm statistics; the head is uploaded even though it is kept
-            entries[: client.layout.num_parameters] = True
-        return entries
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:

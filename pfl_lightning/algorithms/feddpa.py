@@ -25,6 +25,8 @@ class FedDPA(FedAvg):
     others, each with the rest fixed. It uploads everything, clipped and with noise where privacy is asked for.
     """
 
+    uploads_personal = True
+
     threshold: float = 0.4
     """Personal is what scores above it; 1.0 keeps nothing, below 0 everything. With `selection: quantile` the share of
     each tensor that comes from the server."""
@@ -82,13 +84,6 @@ class FedDPA(FedAvg):
                 on_gradient=lambda: draw(client, server.theta, self.lam_shared, self.clip_norm), entries=~personal
             )
         client.memory["own"] = client.vector.clone()
-
-    @override
-    def travels(self, client: ClientModule) -> Tensor | None:
-        entries = super().travels(client)
-        if entries is not None:  # local BatchNorm statistics; parameters are uploaded even where they are personal
-            entries[: client.layout.num_parameters] = True
-        return entries
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

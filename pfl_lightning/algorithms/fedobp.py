@@ -22,6 +22,8 @@ class FedOBP(FedAvg):
     received, and keeps those strictly above a quantile. It uploads everything; the server averages everything.
     """
 
+    uploads_personal = True
+
     quantile: float = 0.9999
     """Share of parameters taken from the server; 1.0 is FedAvg."""
     score: scores.ScoreName = "obp"
@@ -97,13 +99,6 @@ class FedOBP(FedAvg):
         if self.scope == "all":
             return torch.ones_like(client.theta, dtype=torch.bool)
         return masks.by_module(client.task, client.layout, client.task.net.head)[: client.layout.num_parameters]
-
-    @override
-    def travels(self, client: ClientModule) -> Tensor | None:
-        entries = super().travels(client)
-        if entries is not None:  # local BatchNorm statistics; parameters are uploaded even where they are personal
-            entries[: client.layout.num_parameters] = True
-        return entries
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:

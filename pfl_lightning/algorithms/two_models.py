@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -21,6 +20,8 @@ class TwoModels(FedAvg):
     """The live model is the client's own, all of it personal; `fit` leaves the trained copy of the global model in
     `client.memory["shared"]`, and that one is uploaded and averaged.
     """
+
+    uploads_personal = True
 
     first_visit: Literal["global", "initial"] = "global"
     """A client's own model starts from the global model of that moment, or from the common initial model."""
@@ -39,12 +40,6 @@ class TwoModels(FedAvg):
     def received(self, client: ClientModule, server: Server) -> Tensor:
         """The copy of the global model [S] that the client trains."""
         return server.vector.clone()
-
-    @override
-    def travels(self, client: ClientModule) -> Tensor | None:
-        if not self.partial_upload:
-            return None
-        return torch.arange(client.layout.size, device=client.mask.device) < client.layout.num_parameters
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

@@ -54,16 +54,16 @@ class Checkpoints:
         self.files: list[PartFile] = []
         self.clients = [-1] * loop.data.num_clients
         self.saved_round = -1
-        self._tried_at, self._cost, self._told = -float("inf"), 0.0, ""
+        self._tried_at, self._cost, self._told = -float("inf"), 0.0, False
 
     def after_round(self, loop: FederatedFabricLoop) -> None:
         """Save if it is time; a failure is told and the run goes on, with the last checkpoint as it was."""
         if not loop.comm.on_first(self._is_due):
             return
         problem = self.save()
-        if problem and problem != self._told and loop.comm.rank == 0:
-            self.warn(f"{problem}; training goes on, the last good checkpoint stays")
-        self._told = problem or ""
+        if problem and not self._told and loop.comm.rank == 0:
+            self.warn(f"{problem}; training goes on, the last good checkpoint stays, the next is tried when it is due")
+        self._told = problem is not None
 
     def finish(self) -> None:
         """Save what is not saved yet; raises a `RunError` where that fails."""

@@ -36,7 +36,10 @@ def run(argv: list[str], stop: StopSignals | None = None) -> int:
         job = Job(argv, stop)
         fabric = make_fabric(job.fabric, job.cohort_size)
         stop.armed = True
-        return launch(fabric, job)
+        try:
+            return launch(fabric, job)
+        except RunError as error:
+            raise job.with_advice(error) from error
     except (ConfigError, RunError) as error:
         return complain(error)
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from pfl_lightning import slurm
 from pfl_lightning.atomic import replacing, write_text
 from pfl_lightning.checkpoint import Checkpoints, resume
+from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.cli.explain import full_key
 from pfl_lightning.cli.extends import config_name
 from pfl_lightning.cli.launch import INTERRUPTED
@@ -102,11 +103,14 @@ class Job:
         except StopRound:
             return self._stopped(loop, checkpoints)
         except RunError as error:
-            if checkpoints.saved_round > 0:
-                how = f"{resume_command(self.run_dir)} continues after round {checkpoints.saved_round}"
-                error.args = (f"{error}; {how}",)
-            raise
+            raise self.with_advice(error) from error
         return 0
+
+    def with_advice(self, error: RunError) -> RunError:
+        """Say how the run goes on, where it can."""
+        if list_rounds(self.run_dir / "checkpoints"):
+            error.args = (f"{error}; {resume_command(self.run_dir)} continues from the last checkpoint",)
+        return error
 
     def _claim(self) -> None:
         """Make the run directory ours; everything that can be refused has been checked by now."""

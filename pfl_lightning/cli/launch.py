@@ -112,6 +112,8 @@ def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
         if error.signal_name:
             raise RunError(f"rank {error.error_index} was ended by {error.signal_name}") from error
         return int(error.exit_code)  # a forked rank has said what was wrong and left with a code
+    except SystemExit as end:  # the only rank, in this process
+        return int(end.code or 0)
     except KeyboardInterrupt:  # a second Ctrl-C
         for child in multiprocessing.active_children():
             child.kill()

@@ -18,7 +18,6 @@ from pfl_lightning.cohort import draw_cohort
 from tests.toy import fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
-
 def collect(attribute: str) -> list[Algorithm]:
     """The algorithms that the test files beside this one name for a part of the contract."""
     files = sorted(Path(__file__).parent.glob("test_*.py"))
@@ -98,7 +97,9 @@ def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
 def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, tmp_path):
     settings = {"participation": 0.6, "eval_every": 2}
     undisturbed = toy_summary(1, algorithm, rounds=6, **settings)
-    assert fingerprint(interrupted_summary(tmp_path, {2: 2, 4: 3, 6: 1}, algorithm, **settings)) == fingerprint(undisturbed)
+    assert fingerprint(interrupted_summary(tmp_path, {2: 2, 4: 3, 6: 1}, algorithm, **settings)) == fingerprint(
+        undisturbed
+    )
 
 
 DEGENERATE = [

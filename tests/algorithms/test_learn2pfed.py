@@ -1,3 +1,397 @@
+"""Learn2pFed against a NumPy ADMM, finite differences, and what its paper shows."""
+
 from __future__ import annotations
-from pfl_lightning.algorithms import Learn2pFed
-CONTRACT = [Learn2pFed(cells=3, warm_start=True), Learn2pFed(cells=4, tie_cells=True, learnable=("Lambda", "p"), start_layer="body.0", weighting="samples", inner_lr=0.5)]
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+from torch.optim import SGD, Adam
+
+from pfl_lightning.algorithms import FedAvg, Learn2pFed, Local
+from pfl_lightning.algorithms.admm_cell import CrossEntropy, LeastSquares, Variables
+from pfl_lightning.algorithms.learn2pfed import SETTINGS
+from pfl_lightning.algorithms.unrolled import Visit, backward, gather_settings, learn, unroll
+from pfl_lightning.cohort import draw_cohort
+from pfl_lightning.comm import Comm
+from pfl_lightning.data import DataSpec, Polynomial
+from pfl_lightning.errors import ConfigError, DivergedError
+from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.nets import MLP, LeNet, Powers, SmallCNN
+from pfl_lightning.report.lambdas import learned_lambdas
+from pfl_lightning.tasks import Classification, Regression
+from tests.plain_admm import plain_admm, plain_loss
+from tests.ranks import run_on_ranks
+from tests.scalar import ScalarClients
+from tests.toy import toy_loop
+
+CONTRACT = [
+    Learn2pFed(cells=3, warm_start=True),
+    Learn2pFed(cells=2, tie_cells=True, learnable=("Lambda", "p"), start_layer="body.0", weighting="samples"),
+]
+
+CELLS, FEATURES = 4, 3
+SHARES = {1: [[0, 1, 2]], 2: [[2, 0], [1]], 3: [[1], [], [0, 2]]}
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def make_settings(seed: int = 7, size: int = FEATURES) -> dict[str, np.ndarray]:
+    """Settings of three clients; one Lambda is negative and counts as 0."""
+    rng = np.random.default_rng(seed)
+    settings = {name: rng.uniform(0.3, 1.5, (3, CELLS)) for name in SETTINGS}
+    settings["Lambda"] = rng.uniform(0.1, 2.0, (3, CELLS, size))
+    settings["Lambda"][1, :, 0] = -0.5
+    return settings
+
+
+X = [numbers(10 + i, 6 + i, FEATURES) for i in range(3)]
+Y = [numbers(20 + i, 6 + i) for i in range(3)]
+START = [numbers(30, 3, FEATURES), numbers(31, 3, FEATURES), numbers(32, 3, FEATURES), numbers(33, FEATURES)]
+
+
+def make_visits(settings: dict[str, np.ndarray], clients: list[int], kind: str) -> list[Visit]:
+    visits = []
+    for i in clients:
+        values = {name: torch.tensor(value[i]).view(CELLS, -1) for name, value in settings.items()}
+        values |= {
+            f"{name} moments": torch.zeros(2, *value.shape, dtype=torch.float64) for name, value in values.items()
+        }
+        if kind == "regression":
+            problem: Any = LeastSquares(torch.tensor(X[i]), torch.tensor(Y[i])[:, None], bias=False)
+            start = Variables(*(torch.tensor(part[i]) for part in START[:3]), torch.tensor(START[3]))
+        else:
+            problem = CrossEntropy(torch.tensor(X[i]), torch.arange(len(X[i])) % 2, outputs=2, lr=0.3)
+            start = Variables(*torch.tensor(numbers(40 + i, 3, 8)), torch.tensor(numbers(44, 8)))
+        visits.append(Visit(i, values, 1 / 3, problem=problem, start=start, visits=1))
+    return visits
+
+
+def run_cells(fabric: Fabric, settings: dict[str, np.ndarray], kind: str) -> dict[int, dict[str, torch.Tensor]]:
+    """Where each client of this rank ends, its loss and the gradients of its settings."""
+    shares = SHARES[fabric.world_size]
+    comm = Comm(fabric)
+    comm.open_round(1, shares)
+    visits = make_visits(settings, shares[fabric.global_rank], kind)
+    size = settings["Lambda"].shape[2]
+    initial = {name: torch.ones(CELLS, size if name == "Lambda" else 1, dtype=torch.float64) for name in SETTINGS}
+    stacked = gather_settings(visits, initial, SETTINGS)
+    end = unroll(visits, stacked, CELLS, comm, torch.zeros(size, dtype=torch.float64))
+    backward(visits, end)
+    return {
+        visit.client: {name: value[i].detach() for name, value in end._asdict().items()}
+        | {name: value.grad[i] for name, value in stacked.items()}
+        | {"loss": visit.problem.loss(end.v[i]).detach()}
+        for i, visit in enumerate(visits)
+    }
+
+
+def on_one_rank(settings: dict[str, np.ndarray], kind: str) -> dict[int, dict[str, torch.Tensor]]:
+    return run_cells(Fabric(accelerator="cpu", devices=1), settings, kind)
+
+
+def test_cells_are_admm():
+    settings = make_settings()
+    ends = on_one_rank(settings, "regression")
+    v, z, alpha, w = plain_admm(X, Y, START, settings, CELLS)
+    for i in range(3):
+        for name, value in {"v": v[i], "z": z[i], "alpha": alpha[i], "w": w}.items():
+            assert ends[i][name].numpy() == pytest.approx(value, rel=1e-10), name
+
+
+def test_a_layer_with_bias_and_two_outputs_is_solved_for_each_output():
+    x, y, target, rho = numbers(1, 9, 3), numbers(2, 9, 2), numbers(3, 8), 0.7
+    ones = np.hstack([x, np.ones((9, 1))])
+    problem = LeastSquares(torch.tensor(ones), torch.tensor(y), bias=True)
+    v = problem.update(torch.zeros(8, dtype=torch.float64), torch.tensor(target), torch.tensor([rho]))
+    for output in range(2):
+        towards = np.append(target[3 * output : 3 * output + 3], target[6 + output])
+        solved = np.linalg.solve(ones.T @ ones + rho * np.eye(4), rho * towards + ones.T @ y[:, output])
+        assert v[3 * output : 3 * output + 3].numpy() == pytest.approx(solved[:3], rel=1e-10)
+        assert float(v[6 + output]) == pytest.approx(solved[3], rel=1e-10)
+    layer = nn.Linear(3, 2).double()
+    layer.weight.data, layer.bias.data = v[:6].view(2, 3), v[6:]
+    assert float(problem.loss(v)) == pytest.approx(float(((layer(torch.tensor(x)) - torch.tensor(y)) ** 2).mean()))
+
+
+def test_a_step_of_classification_by_hand():
+    """Two classes, v = 0, one sample x = (1, 2) of class 0: ∇F = (p − e_0) xᵀ with p = (½, ½). target = 1, ρ = 2."""
+    problem = CrossEntropy(torch.tensor([[1.0, 2.0]]), torch.tensor([0]), outputs=2, lr=0.1)
+    v = problem.update(torch.zeros(6), torch.ones(6), torch.tensor([2.0]))
+    gradient = torch.tensor([-0.5, -1.0, 0.5, 1.0, -0.5, 0.5])  # weights of class 0, of class 1, biases
+    assert torch.allclose(v, -0.1 * (gradient - 2.0))
+
+
+@pytest.mark.parametrize(("kind", "size"), [("regression", FEATURES), ("classification", 8)])
+def test_gradients_are_those_of_finite_differences(kind, size):
+    settings = make_settings(size=size)
+    gradients = on_one_rank(settings, kind)
+
+    def total(changed: dict[str, np.ndarray]) -> float:
+        if kind == "regression":
+            return plain_loss(X, Y, plain_admm(X, Y, START, changed, CELLS)[0])
+        return sum(float(end["loss"]) for end in on_one_rank(changed, kind).values())
+
+    step = 1e-5
+    for name in SETTINGS:
+        for client, cell in ((0, 0), (1, 1), (2, 2), (2, CELLS - 1)):
+            place = (client, cell, size - 1) if name == "Lambda" else (client, cell)
+            sides = []
+            for sign in (1, -1):
+                changed = {key: value.copy() for key, value in settings.items()}
+                changed[name][place] += sign * step
+                sides.append(total(changed))
+            found = gradients[client][name][cell, place[2] if name == "Lambda" else 0]
+            assert float(found) == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-8), (name, place)
+    assert (gradients[1]["Lambda"][:, 0] == 0).all()  # where ReLU is flat
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_ends_and_gradients_are_the_same_on_1_2_and_3_ranks(kind):
+    """Bit for bit, one of three ranks having no client."""
+    settings = make_settings(size=FEATURES if kind == "regression" else 8)
+    one = on_one_rank(settings, kind)
+    for world in (2, 3):
+        answers = run_on_ranks(lambda fabric: run_cells(fabric, settings, kind), world)
+        together = {client: end for answer in answers for client, end in answer.items()}
+        for client, end in one.items():
+            assert all(torch.equal(together[client][name], value) for name, value in end.items())
+
+
+def test_settings_are_learned_by_adam():
+    """Three visits with given gradients, against torch's Adam."""
+    values, gradients = torch.tensor(numbers(1, 2, 1, 4)), torch.tensor(numbers(2, 3, 2, 1, 4))
+    reference = values.clone().requires_grad_()
+    adam = Adam([reference], lr=0.05, eps=1e-3)
+    start = Variables(*torch.zeros(4, 4, dtype=torch.float64))
+    moments = torch.zeros(2, 2, 1, 4, dtype=torch.float64)
+    for visit, gradient in enumerate(gradients, start=1):
+        reference.grad = gradient.clone()
+        adam.step()
+        visits = [
+            Visit(i, {"Lambda moments": moments[i]}, 0.5, problem=None, start=start, visits=visit)  # type: ignore[arg-type]
+            for i in range(2)
+        ]
+        leaf = values.clone().requires_grad_()
+        leaf.grad = gradient
+        news = learn(visits, {"Lambda": leaf}, ["Lambda"], 0.05, 1e-3)
+        values, moments = news["Lambda"], news["Lambda moments"]
+        assert torch.allclose(values, reference.detach(), rtol=1e-12)
+
+
+def test_steps_stay_positive():
+    leaf = torch.full((1, 1, 1), 0.002, dtype=torch.float64, requires_grad=True)
+    leaf.grad = torch.ones_like(leaf)
+    visit = Visit(0, {"rho moments": torch.zeros(2, 1, 1)}, 1.0, problem=None, start=None, visits=1)  # type: ignore[arg-type]
+    assert float(learn([visit], {"rho": leaf}, ["rho"], 0.1, 1e-8)["rho"]) == 1e-3
+
+
+def poly_loop(fabric: Fabric, algorithm: Any, rounds: int, lr: float = 0.01, **settings: Any) -> FederatedFabricLoop:
+    loop_keys = ("participation", "local_epochs", "eval_every")
+    config = {"eval_every": 0, "batch_size": 64, **{k: settings.pop(k) for k in loop_keys if k in settings}}
+    data = Polynomial(**settings)
+    data.setup(0)
+    return FederatedFabricLoop(
+        fabric, Regression(Powers, lambda p: Adam(p, lr=lr)), algorithm, data, LoopConfig(rounds, **config)
+    )
+
+
+def client_data(data: Polynomial, client: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = data.batch(data.train_indices(client), torch.device("cpu"))
+    powers = torch.cat([torch.ones_like(x), x, x * x, x * x * x], 1)
+    return powers.double().numpy(), y.double().numpy()[:, 0]
+
+
+def two_rounds(fabric: Fabric) -> tuple[list[list[float]], list[float]]:
+    """The model each client is tested with after two rounds of two clients out of three, and the server's."""
+    algorithm = Learn2pFed(cells=3, learnable=("Lambda",), lr=0.1, initial_rho=0.5)
+    loop = poly_loop(fabric, algorithm, 2, num_clients=3, points=60, participation=0.6)
+    loop.fit()
+    models = torch.zeros(3, 4, dtype=torch.float64)
+    for client, home in enumerate(loop.store.home):
+        if max(home, 0) == loop.comm.rank:
+            loop._open(client)
+            algorithm.personalize(loop.client, loop.server)
+            models[client] = loop.client.vector.double()
+    return loop.comm.merge_rows(models).tolist(), loop.server.vector.tolist()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_two_rounds_of_two_clients_by_numpy(world):
+    """Adam's first step is lr · g / (|g| + ε) downwards; who is drawn twice takes its second round with the new Λ."""
+    models, server = run_on_ranks(two_rounds, world)[0]
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(), 1, num_clients=3, points=60)
+    w = loop.server.initial.double().numpy()
+    expected: dict[int, np.ndarray] = {}
+    lambdas = np.ones((3, 3, 4))
+    for round_ in (1, 2):
+        cohort = draw_cohort(0, round_, 3, 0.6)
+        x, y = zip(*(client_data(loop.data, c) for c in cohort), strict=True)  # type: ignore[arg-type]
+        zeros = np.zeros((2, 4))
+        start = [np.tile(w, (2, 1)), zeros, zeros, w]
+
+        def settings(at: np.ndarray) -> dict[str, np.ndarray]:
+            return dict.fromkeys(SETTINGS, np.full((2, 3), 0.5)) | {
+                "theta": np.ones((2, 3)), "p": np.ones((2, 3)), "Lambda": at,
+            }  # fmt: skip
+
+        at = lambdas[cohort]
+        v, _, _, end = plain_admm(x, y, start, settings(at), 3)
+        if round_ == 1:
+            for place in np.ndindex(at.shape):
+                losses = []
+                for sign in (1, -1):
+                    moved = at.copy()
+                    moved[place] += sign * 1e-5
+                    losses.append(plain_loss(x, y, plain_admm(x, y, start, settings(moved), 3)[0]))
+                gradient = (losses[0] - losses[1]) / 2e-5
+                if place[1] < 2:  # no gradient reaches the last cell's
+                    lambdas[cohort[place[0]], *place[1:]] -= 0.1 * np.sign(gradient)
+        expected |= {client: v[i] for i, client in enumerate(cohort)}
+    for client in range(3):
+        model = expected.get(client, end)  # who was never drawn has the server's
+        assert models[client] == pytest.approx(model, rel=1e-5, abs=1e-5)
+    assert server == pytest.approx(end, rel=1e-5, abs=1e-5)
+
+
+def test_a_warm_start_goes_on_where_the_last_round_ended():
+    """Two rounds of three cells are one of six; without it they are three cells twice."""
+    fabric, models = Fabric(accelerator="cpu", devices=1), []
+    for rounds, cells, warm in ((2, 3, True), (1, 6, True), (2, 3, False), (1, 3, False)):
+        algorithm = Learn2pFed(cells=cells, learnable=(), warm_start=warm)
+        loop = poly_loop(fabric, algorithm, rounds, num_clients=3, points=60)
+        loop.fit()
+        models.append(torch.stack([loop.store.states[c]["v"] for c in range(3)]))
+    assert torch.allclose(models[0], models[1], rtol=1e-5, atol=1e-6)
+    assert torch.equal(models[2], models[3])
+    assert not torch.allclose(models[0], models[2], rtol=1e-2)
+
+
+def errors(loop: FederatedFabricLoop) -> float:
+    table = loop.evaluate().numpy()
+    return float(np.sqrt(table[:, 0] / table[:, 1]).mean())
+
+
+@pytest.mark.parametrize("setting", [1, 2, 3])
+def test_it_beats_the_best_that_local_and_global_models_can_do(setting):
+    """Local and FedAvg at their very best: least squares on each client's data, and on all data together."""
+    algorithm = Learn2pFed(tie_cells=True, lr=0.03, adam_eps=1e-3)
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), algorithm, 60, setting=setting)
+    loop.fit()
+    data = [client_data(loop.data, c) for c in range(10)]
+    pooled = np.linalg.lstsq(*(np.concatenate(part) for part in zip(*data, strict=True)), rcond=None)[0]
+    rmse = {"local": 0.0, "global": 0.0}
+    for client in range(10):
+        x, y = loop.data.batch(loop.data.test_indices(client), torch.device("cpu"))
+        powers = x.double().numpy() ** np.arange(4)
+        own = np.linalg.lstsq(*data[client], rcond=None)[0]
+        for name, model in {"local": own, "global": pooled}.items():
+            rmse[name] += np.sqrt(np.mean((powers @ model - y.numpy()[:, 0]) ** 2)) / 10
+    assert errors(loop) < 0.95 * min(rmse.values())
+
+
+def test_in_setting_1_every_client_finds_its_private_coefficient():
+    """From points of the whole curve: the private one is held to the server's much less than each shared one."""
+    algorithm = Learn2pFed(tie_cells=True, cells=6, lr=0.1, adam_eps=1e-2)
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), algorithm, 80, setting=1, segments=False)
+    loop.fit()
+    lambdas = learned_lambdas(loop)
+    assert (lambdas[:, 3] < 0.7 * lambdas[:, :3].min(axis=1)).all(), lambdas
+
+
+def test_only_what_is_learnable_is_learned():
+    loop = poly_loop(
+        Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=3, learnable=("eta", "p")), 3, num_clients=2, points=40
+    )
+    loop.fit()
+    state = loop.store.states[0]
+    assert {name for name in SETTINGS if name in state} == {"eta", "p"}
+    assert (state["eta"] != 1).any()
+    assert (state["p"] != 1).any()
+
+
+def test_bytes_of_a_round():
+    """d = 4, three cells, float64. Up 3 rows and 2 gradients; down 2 w and 2 gradients: the first w is known."""
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=3), 1, num_clients=2, points=40)
+    loop.fit()
+    assert (loop.history.ledger.up, loop.history.ledger.down) == (2 * 8 * 4 * 5, 2 * 8 * 4 * 4)
+
+
+def test_the_extractor_is_trained_by_each_client_and_never_leaves_it():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=2, warm_start=True), rounds=2)
+    loop.fit()
+    head = loop.server.memory["head"]
+    body = torch.ones(loop.server.layout.size, dtype=torch.bool)
+    body[head] = False
+    assert torch.equal(loop.server.vector[body], loop.server.initial[body])
+    assert not torch.equal(loop.server.vector[head], loop.server.initial[head])
+    bodies = [loop.store.states[client]["personal"] for client in range(7)]
+    assert len({tuple(b.tolist()) for b in bodies}) == 7
+    assert loop.history.ledger.up == 2 * 7 * 8 * len(head) * 3
+
+
+@pytest.mark.parametrize(("layer", "extractor", "linear"), [("head", 61_156, 850), ("body.fc2", 50_992, 1_210), ("body.fc1", 2_872, 4_010)])  # fmt: skip
+def test_start_layers_of_table_5(layer, extractor, linear):
+    """One linear layer takes the place of the last ones; what is before it are the paper's local parameters."""
+    task = Classification(LeNet, lambda p: SGD(p, lr=0.1))
+    task.build(DataSpec((3, 32, 32), 10))
+    algorithm = Learn2pFed(start_layer=layer)
+    algorithm.check(task, None)  # type: ignore[arg-type]
+    algorithm.adapt(task)
+    assert sum(p.numel() for p in task.net.body.parameters()) == extractor
+    assert sum(p.numel() for p in task.net.head.parameters()) == linear
+    assert task(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cells": 0}, r"cells: 0 is not allowed; use a whole number >= 1"),
+        ({"initial_rho": 0.0}, r"initial_rho: 0.0 is not allowed; use a number > 0"),
+        ({"initial_lambda": -1.0}, r"initial_lambda: -1.0 is not allowed; use a number >= 0"),
+        ({"lr": 0.0}, r"lr: 0.0 is not allowed; use a number > 0"),
+        (
+            {"learnable": ("Lambda", "mu")},
+            r"learnable: \['Lambda', 'mu'\] is not allowed; use some of Lambda, rho, eta",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Learn2pFed(**settings)
+
+
+def test_a_start_layer_that_does_not_exist_is_refused():
+    message = r"algorithm.start_layer: 'body.fc1' is not allowed; use head"
+    task = Classification(SmallCNN)
+    task.build(DataSpec((1, 28, 28), 10))
+    with pytest.raises(ConfigError, match=message):
+        Learn2pFed(start_layer="body.fc1").check(task, None)  # type: ignore[arg-type]
+
+
+def test_a_task_it_cannot_work_with_is_refused():
+    with pytest.raises(ConfigError, match=r"task: 'Quadratic' is not allowed; use Classification, Regression or Forec"):
+        ScalarClients(Learn2pFed(), targets=[1.0], sizes=[1], steps=1)
+
+
+def test_a_client_that_diverges_ends_the_run():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=9, inner_lr=1e9, warm_start=True), rounds=9)
+    with pytest.raises(DivergedError, match=r"diverged in round"):
+        loop.fit()
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Local()])
+def test_the_baselines_run_on_the_same_data(algorithm):
+    """With the net of the paper's baselines, through the same loop and columns."""
+    data = Polynomial(points=100)
+    data.setup(0)
+    task = Regression(lambda spec: MLP(spec, (8,)), lambda p: Adam(p, lr=0.01))
+    loop = FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), task, algorithm, data, LoopConfig(2, eval_every=1))
+    last = loop.fit()["last"]
+    assert last["rmse_after"] < last["rmse_before"]
+    assert last["all_mse_before"] > 0

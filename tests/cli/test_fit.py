@@ -119,7 +119,9 @@ def test_an_algorithm_of_ones_own_runs_from_yaml(tmp_path):
     small = [word for word in SMALL if word not in ("--config", CONFIG)]
     assert run(["--config", "mine.yaml", *small, "--run_dir", "mine", "--fabric.devices", "2"]) == 0
     assert summary(tmp_path / "mine")["algorithm"] == "Careful"
-    assert run(["--config", "mine.yaml", *small, "--run_dir", "next", "--loop.rounds", "1", "--fabric.devices", "1"]) == 0
+    assert (
+        run(["--config", "mine.yaml", *small, "--run_dir", "next", "--loop.rounds", "1", "--fabric.devices", "1"]) == 0
+    )
     assert summary(tmp_path / "mine")["model_sha256"] == summary(tmp_path / "next")["model_sha256"], "step 0: no move"
 
 
@@ -163,7 +165,9 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(words, tmp_path, capfd):
     assert err.startswith(f"pfl-fit: error: {MISTAKES[words]}"), err
     assert err.count("\n") == 1
     assert out == ""
-    left = {path for path in tmp_path.rglob("*") if path.name not in ("nowhere", ".CIFAR100.lock")}  # the data root's lock
+    left = {
+        path for path in tmp_path.rglob("*") if path.name not in ("nowhere", ".CIFAR100.lock")
+    }  # the data root's lock
     assert left == set(before)
 
 

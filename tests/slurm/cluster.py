@@ -94,7 +94,9 @@ class Job:
 
     def await_restart(self) -> None:
         """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short."""
-        wait_for("the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING")
+        wait_for(
+            "the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING"
+        )
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def result(self) -> dict[str, Any]:
@@ -106,7 +108,10 @@ class Job:
         wanted = {f"SLURM_JOB_ID={self.number}".encode(), f"SLURM_PROCID={rank}".encode()}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                if wanted <= set(path.read_bytes().split(b"\0")) and b"pfl-fit" in (path.parent / "cmdline").read_bytes():
+                if (
+                    wanted <= set(path.read_bytes().split(b"\0"))
+                    and b"pfl-fit" in (path.parent / "cmdline").read_bytes()
+                ):
                     if b"srun" not in (path.parent / "cmdline").read_bytes():
                         return int(path.parent.name)
             except OSError:

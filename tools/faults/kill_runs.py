@@ -49,12 +49,12 @@ def rows_of(run_dir: Path) -> int:
     return max(0, path.read_text().count("\n") - 1) if path.exists() else 0
 
 
-def strike(run: Run, run_dir: Path, mode: str, moment: float) -> bool:
-    """Wait for the moment and kill; False if the run was faster."""
-    end = time.monotonic() + moment
-    while time.monotonic() < end:
-        if run.poll() is not None:
-            return False
+def strike(run: Run, run_dir: Path, mode: str, round_: int, seconds: float) -> bool:
+    """Wait for so many rounds, then so many seconds, and kill; False if the run was faster."""
+    while rows_of(run_dir) < round_ and run.poll() is None:
+        time.sleep(0.001)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and run.poll() is None:
         time.sleep(0.001)
     while "written" in mode and not any(run_dir.glob("checkpoints/.*.tmp")):
         if run.poll() is not None:
@@ -76,7 +76,7 @@ def survive(run_dir: Path, mode: str, duration: float, devices: int) -> dict[str
     log = run_dir.with_suffix(".log")
     while True:
         run = Run(job(run_dir, devices), log)
-        if strike(run, run_dir, mode, random.uniform(0, duration)):
+        if strike(run, run_dir, mode, random.randrange(ROUNDS), random.uniform(0, 2 * duration / ROUNDS)):
             run.wait()
             break
         assert run.wait() == 0, log.read_text()
@@ -125,7 +125,9 @@ def main() -> None:
                   f"{fact['again']} round done again  {'same' if same else 'DIFFERENT'}", flush=True)  # fmt: skip
             shutil.rmtree(run_dir)
     lost, again = sum(fact["lost"] for fact in facts), max(fact["again"] for fact in facts)
-    print(f"\n{options.runs} runs of {ROUNDS} rounds on {options.devices} ranks, each killed once (SIGKILL) and resumed")
+    print(
+        f"\n{options.runs} runs of {ROUNDS} rounds on {options.devices} ranks, each killed once (SIGKILL) and resumed"
+    )
     print(f"different from the undisturbed run: {wrong}")
     print(f"rounds lost whose checkpoint was complete: {lost}")
     print(f"rounds done again: at most {again} by one kill (its row was there, its checkpoint not yet)")

@@ -1,0 +1,197 @@
+"""`--resume` as a person uses it: continue, start or continue, and everything that can be wrong with it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pfl_lightning.cli.fit import run
+from tests.cli.test_fit import ROOT, SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
+
+JOB = [*SMALL, "--loop.rounds", "6", "--checkpoint.every_rounds", "1", "--fabric.devices", "1"]
+SAME = ("model_sha256", "clients_sha256", "last", "best", "best_per_client", "rounds", "up_bytes")
+
+
+def rounds(path: Path) -> list[str]:
+    return [row["round"] for row in csv.DictReader((path / "metrics.csv").open())]
+
+
+def steps(path: Path) -> list[int]:
+    return [event.step for event in EventAccumulator(str(path)).Reload().Scalars("accuracy/before")]
+
+
+def same(one: Path, other: Path) -> bool:
+    return all(summary(one)[key] == summary(other)[key] for key in SAME)
+
+
+def test_a_run_goes_on_with_more_rounds_on_other_ranks_and_leaves_one_curve(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run([*JOB, "--run_dir", "whole"]) == 0
+    assert run([*JOB, "--run_dir", "parts", "--loop.rounds", "4"]) == 0
+    # a process that went on and was killed: a row and curves of a round whose checkpoint was not written
+    latest = (parts / "metrics.csv").read_text().splitlines()[-1]
+    with (parts / "metrics.csv").open("a") as file:
+        file.write("5" + latest[1:] + "\n6,half a r")
+    assert run(["--resume", "parts", "--loop.rounds", "6", "--fabric.devices", "2"]) == 0
+    assert same(whole, parts)
+    assert rounds(parts) == ["1", "2", "3", "4", "5", "6"]
+    assert steps(parts) == [1, 2, 3, 4, 5, 6]
+    events = EventAccumulator(str(parts)).Reload()
+    assert len(events.Images("data/partition")) == 1
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_auto_starts_and_continues_and_a_finished_run_stays_as_it_is(tmp_path):
+    words = [*JOB, "--resume", "auto", "--run_dir", "here"]
+    assert run([*words, "--loop.rounds", "3"]) == 0
+    assert run(words) == 0
+    assert rounds(tmp_path / "here") == ["1", "2", "3", "4", "5", "6"]
+    first = summary(tmp_path / "here")
+    assert run(words) == 0
+    assert all(summary(tmp_path / "here")[key] == first[key] for key in SAME)
+    assert rounds(tmp_path / "here") == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tmp_path):
+    here = tmp_path / "here"
+    assert run([*JOB, "--run_dir", "here"]) == 0
+    expected = summary(here)
+    for path in (here / "checkpoints").iterdir():
+        path.unlink()
+    assert run([*JOB, "--resume", "auto", "--run_dir", "here"]) == 0
+    assert all(summary(here)[key] == expected[key] for key in SAME)
+    assert rounds(here) == ["1", "2", "3", "4", "5", "6"]
+    assert steps(here) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.fixture
+def done(tmp_path):
+    """A finished run of one round."""
+    assert run([*JOB, "--loop.rounds", "1", "--run_dir", "done"]) == 0
+    return tmp_path / "done"
+
+
+REFUSED = {
+    "--resume nowhere": "resume: there is no checkpoint in nowhere",
+    "--resume auto": "resume: auto needs run_dir",
+    "--resume done --run_dir other": "run_dir: other is not the run that is resumed",
+    "--resume done --algorithm.quantile 0.5": "resume: the run was started with another config: algorithm.quantile (was 0.995, now 0.5)",
+    "--resume done --loop.batch_size 64 --seed 3": "resume: the run was started with another config: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
+    "--resume done --algorithm FedAvg": "resume: the run was started with another config: algorithm (was ",
+    "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue its run with --resume done",
+    "--resume auto --run_dir full": "run_dir: full is not empty",
+    "--resume auto --run_dir full/file": "run_dir: full/file is a file",
+    "--checkpoint.keep 0": "checkpoint.keep: 0 is not allowed; use a whole number >= 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_resumed_gets_one_line(words, done, tmp_path, capfd):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capfd.readouterr()
+    start = [] if "--resume done" in words else JOB
+    assert run([*start, *words.split()]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith(f"pfl-fit: error: {REFUSED[words]}"), err
+    assert err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_broken_checkpoint_gets_one_line_and_auto_uses_the_older_one(tmp_path, capfd):
+    assert run([*JOB, "--run_dir", "here"]) == 0
+    expected = summary(tmp_path / "here")
+    latest = tmp_path / "here/checkpoints/00000006-server.safetensors"
+    latest.write_bytes(b"x" + latest.read_bytes()[1:])
+    capfd.readouterr()
+    assert run(["--resume", "here"]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "checkpoint of round 6 in here cannot be used: 00000006-server.safetensors was changed" in err
+    assert "that of round 5 is good, to continue from it: --resume auto --run_dir here" in err
+    assert run([*JOB, "--resume", "auto", "--run_dir", "here", "--fabric.devices", "2"]) == 0
+    out, err = capfd.readouterr()
+    assert err.count("\n") == 1
+    assert "warning" in err
+    assert "continuing from round 5" in err
+    assert "continued after round 5" in out
+    assert all(summary(tmp_path / "here")[key] == expected[key] for key in SAME)
+
+
+def test_every_manifest_broken_gets_one_line(done, capfd):
+    (done / "checkpoints/00000001.json").write_text("{")
+    capfd.readouterr()
+    for words in (["--resume", "done"], [*JOB, "--resume", "auto", "--run_dir", "done"]):
+        assert run(words) == 2
+        err = capfd.readouterr().err
+        assert "the checkpoint of round 1 in done cannot be used: 00000001.json is damaged; there is no good one" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_two_processes_on_one_directory(devices, done, capfd):
+    with FileLock(done / ".lock"):
+        capfd.readouterr()
+        assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 2
+        assert (
+            capfd.readouterr().err
+            == "pfl-fit: error: run_dir: done is in use by another process; wait for its end or stop it\n"
+        )
+    assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 0
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    code = "from pfl_lightning.cli.fit import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([sys.executable, "-c", code, *words], text=True, env=env, **streams)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("number", "devices"), [(signal.SIGTERM, "2"), (signal.SIGUSR1, "1")])
+def test_a_signal_saves_the_last_whole_round_and_says_how_to_go_on(number, devices, tmp_path):
+    words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", devices, "--run_dir", "cut"]
+    with start(words) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[") and "all" in line:
+                process.send_signal(number)
+                break
+        rest = process.stdout.read()
+        assert process.wait(60) == 128 + number
+    assert "Interrupted in round" in rest
+    assert "resume:  pfl-fit --resume cut" in rest
+    assert "Traceback" not in rest
+    last = rounds(tmp_path / "cut")[-1]
+    assert (tmp_path / f"cut/checkpoints/{int(last):08d}.json").exists()
+    assert run(["--resume", "cut", "--loop.rounds", str(int(last) + 1), "--fabric.devices", "1"]) == 0
+    assert json.loads((tmp_path / "cut/summary.json").read_text())["rounds"] == int(last) + 1
+
+
+def test_one_rank_that_is_killed_ends_the_run_with_one_line(tmp_path):
+    words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", "2", "--run_dir", "cut"]
+    with start(words) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[") and "all" in line:
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(children[1]), signal.SIGKILL)
+                break
+        rest = process.stdout.read()
+        assert process.wait(60) == 1
+    errors = [line for line in rest.splitlines() if not line.startswith("[")]
+    assert errors == [
+        "pfl-fit: error: rank 1 was ended by SIGKILL; pfl-fit --resume cut continues from the last checkpoint"
+    ]
+    assert (
+        run(["--resume", "cut", "--loop.rounds", str(len(rounds(tmp_path / "cut")) + 1), "--fabric.devices", "1"]) == 0
+    )
