@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit test lint format clean
+.PHONY: help setup fit test test-slurm test-faults lint format clean
 
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -23,6 +23,12 @@ fit: setup       ## train the main job on embedded data: CONFIG=configs/….yaml
 
 test: setup      ## run the whole test suite: ARGS='-k fedobp'
 	$(BIN)/python -m pytest $(ARGS)
+
+test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; installs Debian's packages)
+	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs $(ARGS)
+
+test-faults: setup  ## kill 50 runs at random moments and resume them: ARGS='--runs 200 --seed 1'
+	$(BIN)/python tools/faults/kill_runs.py $(ARGS)
 
 lint: setup      ## ruff and mypy
 	$(BIN)/ruff check .

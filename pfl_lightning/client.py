@@ -9,25 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from lightning import LightningModule
 from lightning.fabric import Fabric
-from lightning.fabric.wrappers import _FabricOptimizer
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.optim import Optimizer
+from torch import Tensor
 
 from pfl_lightning import masks
 from pfl_lightning.cohort import derive_seed
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.live_model import LiveModel
 from pfl_lightning.store import State
 from pfl_lightning.tasks.task import Batch, Task
-from pfl_lightning.vector import Layout, flatten
 
 
 @dataclass(frozen=True)
@@ -47,13 +40,10 @@ def split_batches(order: Tensor, batch_size: int) -> list[Tensor]:
     return batches
 
 
-class ClientModule(LightningModule):
-    """The client that is being visited.
+class ClientModule(LiveModel):
+    """The client that is being visited: a live model, whose it is, its data and what it keeps.
 
     Attributes:
-        task: the user's LightningModule; all its parameters and float buffers are views of `vector`.
-        vector: the whole model, flat: parameters [0, P), then floating-point buffers [P, S).
-        grad: the gradient of the parameters [P]; every parameter's `.grad` is a view of it.
         mask: bool [S], True = personal. What is personal is kept between visits.
         memory: what the algorithm lets the client remember besides its personal entries.
         id, round, visits: who it is, the present round, and how often it was trained before.
@@ -65,24 +55,14 @@ class ClientModule(LightningModule):
     mask: Tensor
 
     def __init__(self, task: Task, data: FederatedData, local: LocalTraining, fabric: Fabric, seed: int) -> None:
-        super().__init__()
-        self.task = task
-        self.layout = Layout.of(task)
-        self.vector, self.grad = flatten(task, self.layout)
+        super().__init__(task, fabric)
         self.register_buffer("mask", torch.zeros(self.layout.size, dtype=torch.bool, device=self.vector.device))
-        self.runtime = fabric
         self.data, self.local, self.seed = data, local, seed
         self.memory: dict[str, Tensor] = {}
         self.id, self.round, self.visits, self.weight = -1, 0, 0, 0.0
         self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
-        self.frozen_norms: list[nn.Module] = []
         self.train_indices = torch.empty(0, dtype=torch.int64)
         self.between_batches: Callable[[], None] = lambda: None
-
-    @property
-    def theta(self) -> Tensor:
-        """The parameters, flat [P]: a view that reads and writes the live model."""
-        return self.vector[: self.layout.num_parameters]
 
     @property
     def loss_sum(self) -> float:
@@ -158,28 +138,6 @@ class ClientModule(LightningModule):
             passes = itertools.count() if self.num_samples else ()
         yield from itertools.islice((b for epoch in passes for b in self.batches(f"{stream}{epoch}")), steps)
 
-    @property
-    def learning_rate(self) -> float:
-        """The local learning rate: the optimizer's, first parameter group."""
-        return float(self.make_optimizer().param_groups[0]["lr"])
-
-    def make_optimizer(self) -> Optimizer:
-        """A fresh optimizer of the task, over the parameters that are not frozen."""
-        optimizer = self.task.configure_optimizers()
-        if not isinstance(optimizer, Optimizer):
-            raise ConfigError("task: configure_optimizers must return one torch optimizer (and no scheduler)")
-        return optimizer
-
-    def start_training(self) -> None:
-        """Put the model into training mode, but for frozen normalisation layers."""
-        self.task.train()
-        for norm in self.frozen_norms:
-            norm.eval()
-
-    def fresh_optimizer(self) -> _FabricOptimizer:
-        """A new optimizer of the task, ready to step the live model."""
-        return cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
-
     def note(self, loss: Tensor, batch: Batch) -> None:
         """Count a training step: its loss, and how many samples it saw."""
         self.loss_total += loss * len(batch[1])
@@ -220,14 +178,6 @@ class ClientModule(LightningModule):
                 torch.where(entries, self.theta, kept, out=self.theta)
             self.note(value, batch)
 
-    def compute_gradient(self, batch: Batch, loss: Callable[[Batch], Tensor] | None = None) -> Tensor:
-        """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached."""
-        self.grad.zero_()
-        with self.runtime.autocast():
-            value = loss(batch) if loss else self.task.training_step(batch)
-        self.runtime.backward(value)
-        return value.detach()
-
     def test(self) -> Tensor:
         """The task's sums over the client's test data, for the model as it is now."""
         return self.test_on(self.data.test_indices(self.id))
@@ -243,55 +193,3 @@ class ClientModule(LightningModule):
                 with self.runtime.autocast():
                     total += self.task.test_step(self.data.batch(part, self.vector.device), index)
         return total
-
-    @contextmanager
-    def holding(self, vector: Tensor) -> Iterator[None]:
-        """Let the live model be `vector` [S] for a while: what training changes is written back to it, then the model
-        that was there before returns. For methods whose clients have a second model.
-        """
-        kept = self.vector.clone()
-        self.vector.copy_(vector)
-        try:
-            yield
-        finally:
-            vector.copy_(self.vector)
-            self.vector.copy_(kept)
-
-    @contextmanager
-    def rewinding(self) -> Iterator[None]:
-        """Give the random numbers that are drawn inside (dropout's) out once more afterwards, so that a second model
-        sees the same ones, or the training is the same as without what happens here.
-        """
-        device = self.vector.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-
-    def only(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Train only these modules and freeze all others."""
-        parts = {part for module in modules for part in module.modules()}
-        chosen = {p for part in parts for p in part.parameters(recurse=False)}
-        others = [part for part in self.task.modules() if part not in parts]
-        return self._frozen([p for p in self.task.parameters() if p not in chosen], others)
-
-    def freezing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Freeze these modules: nothing can move their parameters, since they have no gradient at all (a gradient of
-        zero is not enough for momentum and weight decay), nor their BatchNorm statistics.
-        """
-        parts = {part: None for module in modules for part in module.modules()}
-        return self._frozen({p: None for part in parts for p in part.parameters(recurse=False)}, parts)
-
-    @contextmanager
-    def _frozen(self, parameters: Iterable[nn.Parameter], parts: Iterable[nn.Module]) -> Iterator[None]:
-        frozen = [(p, p.grad) for p in parameters if p.requires_grad]
-        outer = self.frozen_norms
-        self.frozen_norms = [*outer, *(part for part in parts if isinstance(part, _NormBase))]
-        for p, _ in frozen:
-            p.requires_grad_(False)
-            p.grad = None
-        try:
-            yield
-        finally:
-            self.frozen_norms = outer
-            for p, grad in frozen:
-                p.requires_grad_(True)
-                p.grad = grad

@@ -122,4 +122,4 @@ class Ranks:
             named = re.search(r"Ranks ([\d, ]+) failed", str(error))
             missing = [int(rank) for rank in named[1].split(",")] if named else [0]
         who = " and ".join(f"rank {rank} on {self.hosts[rank]}" for rank in missing) or "a rank"
-        return LostRankError(f"{who} did not answer {place} within fabric.timeout; is it stuck, or is that too short?")
+        return LostRankError(f"{who} did not answer {place} within fabric.timeout: it is stuck, or that is too short")

@@ -1,4 +1,4 @@
-"""ADMM for clients with least squares, in NumPy: Eq. 9-12 of the Learn2pFed paper, one client and one step at a time."""
+"""ADMM for clients with least squares, in NumPy: Eq. 9-12 of the Learn2pFed paper, client by client."""
 
 from __future__ import annotations
 

@@ -84,7 +84,14 @@ def toy_summary(world: int, algorithm: Algorithm, **config: Any) -> dict[str, An
 def interrupted_summary(
     run_dir: Path, worlds: Mapping[int, int], algorithm: Algorithm, **config: Any
 ) -> dict[str, Any]:
-    """The summary of a toy run that goes on from its checkpoint on another number of ranks: round it ends at -> ranks."""
+    """The summary of a toy run that goes on from its checkpoint on another number of ranks.
+
+    Args:
+        run_dir: where the checkpoints are.
+        worlds: the round at which a part of the run ends -> on how many ranks it is.
+        algorithm: what is trained.
+        config: settings of the loop.
+    """
     summary: dict[str, Any] = {}
     for rounds, world in worlds.items():
 

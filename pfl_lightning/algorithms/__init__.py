@@ -29,7 +29,7 @@ from pfl_lightning.algorithms.lpproj import LpProj
 from pfl_lightning.algorithms.pfedfda import PFedFDA
 from pfl_lightning.algorithms.pfedme import PFedMe
 from pfl_lightning.algorithms.pfedsd import PFedSD
-from pfl_lightning.algorithms.pfedsop import pFedSOP
+from pfl_lightning.algorithms.pfedsop import PFedSOP
 from pfl_lightning.algorithms.softmerge import SoftMerge
 
 __all__ = [
@@ -62,6 +62,6 @@ __all__ = [
     "PFedFDA",
     "PFedMe",
     "PFedSD",
+    "PFedSOP",
     "SoftMerge",
-    "pFedSOP",
 ]

@@ -22,7 +22,7 @@ from pfl_lightning.tasks.task import Task
 
 
 @dataclass
-class pFedSOP(FedAvg):
+class PFedSOP(FedAvg):
     """Every client has a model of its own; only updates Δ = (x⁰ − x^T)/η₂ travel, and the server keeps their mean.
 
     A returning client mixes its latest update with the global one, Δ_p = (1 − β) Δ_i + β Δ, where β grows as the angle

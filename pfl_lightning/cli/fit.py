@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     stop = StopSignals()
     stop.install()
+    threading.excepthook = _in_thread
     sys.exit(run(argv, stop))
 
 
@@ -39,11 +41,18 @@ def run(argv: list[str], stop: StopSignals | None = None) -> int:
         try:
             return launch(fabric, job)
         except RunError as error:
-            raise job.with_advice(error) from error
+            job.advise(error)
+            raise
     except (ConfigError, RunError) as error:
         return complain(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _in_thread(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread hands a full disk on to the main one, which says it; no traceback besides."""
+    if not issubclass(failure.exc_type, OSError):
+        threading.__excepthook__(failure)
 
 
 def complain(error: ConfigError | RunError) -> int:

@@ -103,14 +103,14 @@ class Job:
         except StopRound:
             return self._stopped(loop, checkpoints)
         except RunError as error:
-            raise self.with_advice(error) from error
+            self.advise(error)
+            raise
         return 0
 
-    def with_advice(self, error: RunError) -> RunError:
-        """Say how the run goes on, where it can."""
+    def advise(self, error: RunError) -> None:
+        """Add to an error how the run goes on, where it can."""
         if list_rounds(self.run_dir / "checkpoints"):
             error.args = (f"{error}; {resume_command(self.run_dir)} continues from the last checkpoint",)
-        return error
 
     def _claim(self) -> None:
         """Make the run directory ours; everything that can be refused has been checked by now."""

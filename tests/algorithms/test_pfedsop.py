@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from pfl_lightning.algorithms import Local, pFedSOP
+from pfl_lightning.algorithms import Local, PFedSOP
 from pfl_lightning.algorithms.pfedsop import angle, fisher_step, gompertz
 from pfl_lightning.errors import ConfigError
 from tests.algorithms.test_fedobp import SIZES, TARGETS, model_of
@@ -17,11 +17,11 @@ from tests.ranks import run_on_ranks
 from tests.scalar import ScalarClients
 from tests.toy import toy_loop
 
-CONTRACT = [pFedSOP(eta1=0.5, rho=0.1), pFedSOP(eta1=0.5, carry="personalized", personalization=False)]
-LIKE_LOCAL = [pFedSOP(eta1=0.0)]
+CONTRACT = [PFedSOP(eta1=0.5, rho=0.1), PFedSOP(eta1=0.5, carry="personalized", personalization=False)]
+LIKE_LOCAL = [PFedSOP(eta1=0.0)]
 
 
-class OnQuadratics(pFedSOP):
+class OnQuadratics(PFedSOP):
     """Lets the method loose on real-valued targets, where its numbers can be worked by hand."""
 
     def check(self, task, data) -> None:
@@ -164,7 +164,7 @@ def test_what_is_carried_to_the_next_visit():
     statistics excepted: nothing else would ever set them.
     """
     for carry in ("trained", "personalized"):
-        algorithm = pFedSOP(carry=carry, eta1=0.5)
+        algorithm = PFedSOP(carry=carry, eta1=0.5)
         loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=2, local_epochs=1)
         loop.fit()
         state, initial, p = loop.store.states[3], loop.server.initial, loop.server.layout.num_parameters
@@ -176,7 +176,7 @@ def test_what_is_carried_to_the_next_visit():
 
 def test_bytes_of_a_round():
     """99 floats up from each of seven; down only to those who have been there before."""
-    loop = toy_loop(Fabric(accelerator="cpu", devices=1), pFedSOP(), rounds=2)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSOP(), rounds=2)
     loop.round()
     assert (loop.history.ledger.up, loop.history.ledger.down) == (7 * 99 * 4, 0)
     loop.round()
@@ -191,7 +191,7 @@ def test_without_local_steps_nothing_moves_and_nothing_is_nan():
 
 def test_a_regression_task_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm: pFedSOP needs a classification task") as refused:
-        ScalarClients(pFedSOP(), targets=[4], sizes=[1], steps=1)
+        ScalarClients(PFedSOP(), targets=[4], sizes=[1], steps=1)
     assert "\n" not in str(refused.value)
     ScalarClients(Local(), targets=[4], sizes=[1], steps=1)
 
@@ -209,4 +209,4 @@ def test_a_regression_task_is_refused():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        pFedSOP(**settings)
+        PFedSOP(**settings)

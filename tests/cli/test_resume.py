@@ -80,18 +80,19 @@ def done(tmp_path):
     return tmp_path / "done"
 
 
+OTHER = "resume: the run was started with another config"
 REFUSED = {
     "--resume nowhere": "resume: there is no checkpoint in nowhere",
     "--resume auto": "resume: auto needs run_dir",
     "--resume done --run_dir other": "run_dir: other is not the run that is resumed",
-    "--resume done --algorithm.quantile 0.5": "resume: the run was started with another config: algorithm.quantile (was 0.995, now 0.5)",
-    "--resume done --loop.batch_size 64 --seed 3": "resume: the run was started with another config: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
-    "--resume done --algorithm FedAvg": "resume: the run was started with another config: algorithm (was ",
-    "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue its run with --resume done",
+    "--resume done --algorithm.quantile 0.5": f"{OTHER}: algorithm.quantile (was 0.995, now 0.5)",
+    "--resume done --loop.batch_size 64 --seed 3": f"{OTHER}: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
+    "--resume done --algorithm FedAvg": f"{OTHER}: algorithm (was ",
+    "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue its ",
     "--resume auto --run_dir full": "run_dir: full is not empty",
     "--resume auto --run_dir full/file": "run_dir: full/file is a file",
     "--checkpoint.keep 0": "checkpoint.keep: 0 is not allowed; use a whole number >= 1",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -150,11 +151,11 @@ def test_two_processes_on_one_directory(devices, done, capfd):
     assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 0
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
+def start(words: list[str], stderr: int = subprocess.STDOUT) -> subprocess.Popen[str]:
     code = "from pfl_lightning.cli.fit import main; main()"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen([sys.executable, "-c", code, *words], text=True, env=env, **streams)  # type: ignore[call-overload]
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.Popen(command, text=True, env=env, stdout=subprocess.PIPE, stderr=stderr)
 
 
 @pytest.mark.parametrize(("number", "devices"), [(signal.SIGTERM, "2"), (signal.SIGUSR1, "1")])

@@ -108,12 +108,9 @@ class Job:
         wanted = {f"SLURM_JOB_ID={self.number}".encode(), f"SLURM_PROCID={rank}".encode()}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                if (
-                    wanted <= set(path.read_bytes().split(b"\0"))
-                    and b"pfl-fit" in (path.parent / "cmdline").read_bytes()
-                ):
-                    if b"srun" not in (path.parent / "cmdline").read_bytes():
-                        return int(path.parent.name)
+                command = (path.parent / "cmdline").read_bytes()
+                if b"pfl-fit" in command and b"srun" not in command and wanted <= set(path.read_bytes().split(b"\0")):
+                    return int(path.parent.name)
             except OSError:
                 continue
         raise LookupError(f"rank {rank} of job {self.number} is not here")

@@ -18,9 +18,9 @@ from tests.slurm.cluster import Cluster, results, wait_for
 pytestmark = pytest.mark.skipif("PFL_TEST_SLURM" not in os.environ, reason="needs root and SLURM: make test-slurm")
 
 JOB = [
-    "--algorithm", "tests.slurm.patient.Patient", "--algorithm.quantile", "0.9", "--data.num_clients", "12", "--data.partition", "IID",
-    "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "40", "--loop.participation", "0.5",
-    "--loop.eval_every", "20", "--loop.batch_size", "64", "--checkpoint.every_rounds", "4",
+    "--algorithm", "tests.slurm.patient.Patient", "--algorithm.quantile", "0.9", "--data.num_clients", "12",
+    "--data.partition", "IID", "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "40",
+    "--loop.participation", "0.5", "--loop.eval_every", "20", "--loop.batch_size", "64", "--checkpoint.every_rounds", "4",
 ]  # fmt: skip
 
 

@@ -1,0 +1,125 @@
+"""The live model of a rank: a task whose tensors are one flat vector, its gradient, its optimizer, what is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import cast
+
+import torch
+from lightning import LightningModule
+from lightning.fabric import Fabric
+from lightning.fabric.wrappers import _FabricOptimizer
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+
+from pfl_lightning.errors import ConfigError
+from pfl_lightning.tasks.task import Batch, Task
+from pfl_lightning.vector import Layout, flatten
+
+
+class LiveModel(LightningModule):
+    """What can be done with the model at hand, whoever's it is.
+
+    Attributes:
+        task: the user's LightningModule; all its parameters and float buffers are views of `vector`.
+        vector: the whole model, flat: parameters [0, P), then floating-point buffers [P, S).
+        grad: the gradient of the parameters [P]; every parameter's `.grad` is a view of it.
+        runtime: the Fabric that it runs on.
+    """
+
+    def __init__(self, task: Task, fabric: Fabric) -> None:
+        super().__init__()
+        self.task = task
+        self.layout = Layout.of(task)
+        self.vector, self.grad = flatten(task, self.layout)
+        self.runtime = fabric
+        self.frozen_norms: list[nn.Module] = []
+
+    @property
+    def theta(self) -> Tensor:
+        """The parameters, flat [P]: a view that reads and writes the live model."""
+        return self.vector[: self.layout.num_parameters]
+
+    @property
+    def learning_rate(self) -> float:
+        """The local learning rate: the optimizer's, first parameter group."""
+        return float(self.make_optimizer().param_groups[0]["lr"])
+
+    def make_optimizer(self) -> Optimizer:
+        """A fresh optimizer of the task, over the parameters that are not frozen."""
+        optimizer = self.task.configure_optimizers()
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError("task: configure_optimizers must return one torch optimizer (and no scheduler)")
+        return optimizer
+
+    def start_training(self) -> None:
+        """Put the model into training mode, but for frozen normalisation layers."""
+        self.task.train()
+        for norm in self.frozen_norms:
+            norm.eval()
+
+    def fresh_optimizer(self) -> _FabricOptimizer:
+        """A new optimizer of the task, ready to step the live model."""
+        return cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
+
+    def compute_gradient(self, batch: Batch, loss: Callable[[Batch], Tensor] | None = None) -> Tensor:
+        """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached."""
+        self.grad.zero_()
+        with self.runtime.autocast():
+            value = loss(batch) if loss else self.task.training_step(batch)
+        self.runtime.backward(value)
+        return value.detach()
+
+    @contextmanager
+    def holding(self, vector: Tensor) -> Iterator[None]:
+        """Let the live model be `vector` [S] for a while: what training changes is written back to it, then the model
+        that was there before returns. For methods whose clients have a second model.
+        """
+        kept = self.vector.clone()
+        self.vector.copy_(vector)
+        try:
+            yield
+        finally:
+            vector.copy_(self.vector)
+            self.vector.copy_(kept)
+
+    @contextmanager
+    def rewinding(self) -> Iterator[None]:
+        """Give the random numbers that are drawn inside (dropout's) out once more afterwards, so that a second model
+        sees the same ones, or the training is the same as without what happens here.
+        """
+        device = self.vector.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+
+    def only(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Train only these modules and freeze all others."""
+        parts = {part for module in modules for part in module.modules()}
+        chosen = {p for part in parts for p in part.parameters(recurse=False)}
+        others = [part for part in self.task.modules() if part not in parts]
+        return self._frozen([p for p in self.task.parameters() if p not in chosen], others)
+
+    def freezing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Freeze these modules: nothing can move their parameters, since they have no gradient at all (a gradient of
+        zero is not enough for momentum and weight decay), nor their BatchNorm statistics.
+        """
+        parts = {part: None for module in modules for part in module.modules()}
+        return self._frozen({p: None for part in parts for p in part.parameters(recurse=False)}, parts)
+
+    @contextmanager
+    def _frozen(self, parameters: Iterable[nn.Parameter], parts: Iterable[nn.Module]) -> Iterator[None]:
+        frozen = [(p, p.grad) for p in parameters if p.requires_grad]
+        outer = self.frozen_norms
+        self.frozen_norms = [*outer, *(part for part in parts if isinstance(part, _NormBase))]
+        for p, _ in frozen:
+            p.requires_grad_(False)
+            p.grad = None
+        try:
+            yield
+        finally:
+            self.frozen_norms = outer
+            for p, grad in frozen:
+                p.requires_grad_(True)
+                p.grad = grad

@@ -1,0 +1,94 @@
+"""Disks that are full or read-only: real ones, small and in memory, which only root can make."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pfl_lightning.cli.fit import run
+from tests.cli.test_fit import _elsewhere, summary  # noqa: F401 (a fixture)
+from tests.cli.test_resume import JOB, SAME, rounds, start, steps
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 1 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Fill a disk up, but for so many bytes."""
+    path = disk / "filler"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    path.write_bytes(bytes(max(0, free - leave)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that has space."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert run([*JOB, "--run_dir", str(path), "--loop.rounds", "20"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("leave", [0, 65536, 131072])
+def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(leave, disk, whole):
+    """So little is left that a checkpoint, metrics.csv or TensorBoard fails first: resumed, nothing is missing."""
+    assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "2"]) == 0
+    filler = fill(disk, leave)
+    with start([*JOB, "--resume", "disk/run", "--loop.rounds", "20"], stderr=subprocess.PIPE) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 1, err
+    lines = err.splitlines()
+    assert "No space left on device" in lines[-1] or "the disk is full" in lines[-1]
+    assert all(line.startswith("pfl-fit: ") for line in lines)
+    assert len(lines) <= 2, "a warning about a checkpoint, then the error"
+    filler.unlink()
+    assert run(["--resume", "disk/run", "--loop.rounds", "20"]) == 0
+    assert all(summary(disk / "run")[key] == summary(whole)[key] for key in SAME)
+    assert rounds(disk / "run") == [str(n) for n in range(1, 21)]
+    assert steps(disk / "run") == list(range(1, 21))
+    assert not list(disk.rglob("*.tmp"))
+
+
+def test_a_full_disk_for_checkpoints_only_does_not_stop_the_training(disk, tmp_path, capfd):
+    Path("run").mkdir()
+    Path("run/checkpoints").symlink_to(disk)
+    Path("run/config.yaml").touch()
+    filler = fill(disk, 0)
+    words = [*JOB, "--resume", "auto", "--run_dir", "run"]
+    capfd.readouterr()
+    assert run(words) == 1, "the last checkpoint, at the end, fails too"
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "pfl-fit: warning: the checkpoint of round 1 cannot be written to run/checkpoints: No space"
+    )
+    assert lines[1].startswith("pfl-fit: error: the checkpoint of round 6 cannot be written")
+    assert summary(tmp_path / "run")["rounds"] == 6, "the results are there"
+    filler.unlink()
+    assert run(words) == 0
+
+
+def test_a_read_only_disk_is_refused(disk, capfd):
+    assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "1"]) == 0
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    for words in (["--run_dir", "disk/new"], ["--resume", "auto", "--run_dir", "disk/run"]):
+        capfd.readouterr()
+        assert run([*JOB, *words]) == 2
+        err = capfd.readouterr().err
+        assert err.startswith("pfl-fit: error: run_dir: disk/")
+        assert "Read-only file system" in err
+        assert err.count("\n") == 1

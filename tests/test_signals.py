@@ -1,0 +1,50 @@
+"""What signals mean, before and after there is something to lose."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from pfl_lightning import signals
+from pfl_lightning.signals import SIGNALS, StopSignals
+
+
+@pytest.fixture
+def stop():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    stop = StopSignals()
+    stop.install()
+    yield stop
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_before_the_loop_ctrl_c_is_ordinary_and_others_are_noted(stop):
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert not stop.requested
+    signal.raise_signal(signal.SIGUSR1)
+    assert stop.seen == [signal.SIGUSR1], "it would have been the end of the process"
+
+
+def test_a_second_ctrl_c_ends_at_once_but_not_one_that_bounces(stop, monkeypatch):
+    stop.armed = True
+    now = [100.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    signal.raise_signal(signal.SIGINT)
+    now[0] += 0.5
+    signal.raise_signal(signal.SIGINT)
+    assert stop.requested
+    now[0] += 0.6
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_any_number_of_terms_are_one_request(stop):
+    stop.armed = True
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    assert stop.wait(0, more_than=2)
+    assert not stop.wait(0, more_than=3)
