@@ -31,6 +31,8 @@ AFTER = {
     "FedSelect",
     "FedPURIN",
     "FlocoPlus",
+    "PFedSOP",
+    "Learn2pFed",
 }
 """Methods whose authors report the model after local training; the others report it before."""
 

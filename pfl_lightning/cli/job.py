@@ -135,7 +135,8 @@ class Job:
             "run": str(self.run_dir) + (f", continued after round {begun}" if begun else ""),
         }
         self.monitor = loop.monitor = monitor
-        monitor.start(header, self.config_text, {"partition": draw_partition(self.data.label_counts())}, begun)
+        figures = {} if begun else {"partition": draw_partition(self.data.label_counts())}
+        monitor.start(header, self.config_text, figures, begun)
 
     def _finish(self, summary: Mapping[str, Any]) -> None:
         if self.monitor:

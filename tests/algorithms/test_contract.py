@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 
 import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
-from pfl_lightning.algorithms import FedAvg, Local
+from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local
 from pfl_lightning.cohort import draw_cohort
 from tests.toy import fingerprint, interrupted_summary, toy_loop, toy_summary
 
@@ -47,10 +47,21 @@ def test_every_exported_algorithm_is_here():
     assert {type(a).__name__ for a in ALGORITHMS} == set(pfl_lightning.algorithms.__all__)
 
 
-@each_algorithm
+CORE = [algorithm for algorithm in ALGORITHMS if type(algorithm) in (FedAvg, FedProx, FedOBP)]
+
+
+@pytest.mark.parametrize("algorithm", CORE, ids=name)
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_twenty_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation):
     settings = {"rounds": 20, "participation": participation, "eval_every": 10}
+    one = toy_summary(1, algorithm, **settings)
+    for world in (2, 3):
+        assert fingerprint(toy_summary(world, algorithm, **settings)) == fingerprint(one)
+
+
+@each_algorithm
+def test_a_run_is_the_same_on_1_2_and_3_ranks(algorithm):
+    settings = {"rounds": 5, "participation": 0.6, "eval_every": 3}
     one = toy_summary(1, algorithm, **settings)
     for world in (2, 3):
         assert fingerprint(toy_summary(world, algorithm, **settings)) == fingerprint(one)

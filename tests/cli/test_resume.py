@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,10 +74,17 @@ def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tm
     assert steps(here) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("finished") / "run"
+    assert run([*JOB, "--loop.rounds", "1", "--run_dir", str(path)]) == 0
+    return path
+
+
 @pytest.fixture
-def done(tmp_path):
+def done(finished, tmp_path):
     """A finished run of one round."""
-    assert run([*JOB, "--loop.rounds", "1", "--run_dir", "done"]) == 0
+    shutil.copytree(finished, tmp_path / "done")
     return tmp_path / "done"
 
 
@@ -88,7 +96,7 @@ REFUSED = {
     "--resume done --algorithm.quantile 0.5": f"{OTHER}: algorithm.quantile (was 0.995, now 0.5)",
     "--resume done --loop.batch_size 64 --seed 3": f"{OTHER}: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
     "--resume done --algorithm FedAvg": f"{OTHER}: algorithm (was ",
-    "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue its ",
+    "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue ",
     "--resume auto --run_dir full": "run_dir: full is not empty",
     "--resume auto --run_dir full/file": "run_dir: full/file is a file",
     "--checkpoint.keep 0": "checkpoint.keep: 0 is not allowed; use a whole number >= 1",

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif("PFL_TEST_SLURM" not in os.environ, reason="need
 JOB = [
     "--algorithm", "tests.slurm.patient.Patient", "--algorithm.quantile", "0.9", "--data.num_clients", "12",
     "--data.partition", "IID", "--task.net", "MLP", "--task.net.hidden", "[16]", "--loop.rounds", "40",
-    "--loop.participation", "0.5", "--loop.eval_every", "20", "--loop.batch_size", "64", "--checkpoint.every_rounds", "4",
+    "--loop.participation", "0.5", "--loop.eval_every", "20", "--loop.batch_size", "64",
+    "--checkpoint.every_rounds", "4",
 ]  # fmt: skip
 
 
