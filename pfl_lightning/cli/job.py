@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from pfl_lightning.monitor import Monitor
 from pfl_lightning.monitor.closing import resume_command
 from pfl_lightning.report.partition import draw_partition
 from pfl_lightning.signals import StopSignals
+
+SPEAKING_SECONDS = 5.0
 
 
 class Job:
@@ -72,6 +76,8 @@ class Job:
             code = self._train(fabric)
         except (ConfigError, RunError) as error:
             quiet = error.quiet if isinstance(error, LostRankError) else error.collective and not fabric.is_global_zero
+            if quiet and error.collective:
+                _let_rank_zero_speak()
             sys.exit(error.exit_code if quiet else complain(error))
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
@@ -156,3 +162,9 @@ class Job:
     def _say_stopped(self, round_: int) -> None:
         if self.monitor:
             self.monitor.interrupted(round_, saved=True)
+
+
+def _let_rank_zero_speak() -> None:
+    """The launcher ends all ranks as soon as one has left: wait for that, so that the one with the words is first."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(SPEAKING_SECONDS)

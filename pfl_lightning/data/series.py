@@ -38,7 +38,9 @@ def read_series(source: Path) -> Series:
 
 def _read_file(file: Path) -> Series:
     text = file.read_text(encoding="utf-8-sig").replace('"', "")
-    first = text.partition("\n")[0]
+    first, _, rest = text.partition("\n")
+    if not rest.strip():
+        raise ConfigError(f"data.source: {file} has no line of values below its line of names")
     separator = ";" if ";" in first else ","
     if separator == ";":
         text = text.replace(",", ".")

@@ -53,9 +53,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder)
     print(f"{options.rounds} rounds of {(total - sum(taken)) / options.rounds:.3f} s on one rank")
-    print(
-        f"{len(taken)} checkpoints of {1000 * sum(taken) / len(taken):.0f} ms on average, {size / 2**20:.1f} MiB on disk"
-    )
+    print(f"{len(taken)} checkpoints of {1000 * sum(taken) / len(taken):.0f} ms, {size / 2**20:.1f} MiB on disk")
     print(f"share of the time: {100 * sum(taken) / total:.2f} %")
 
 

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from pfl_lightning.checkpoint.manifest import list_rounds
 from tools.faults.process import Run
@@ -37,11 +39,13 @@ def job(run_dir: Path, devices: int) -> list[str]:
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
-    """All that must not depend on kills: the summary's results, and metrics.csv but for its seconds."""
+    """All that must not depend on kills: the summary's results, metrics.csv but for its seconds, a curve."""
     summary = json.loads((run_dir / "summary.json").read_text())
     rows = [line.split(",") for line in (run_dir / "metrics.csv").read_text().splitlines()]
     seconds = rows[0].index("seconds")
-    return {key: summary[key] for key in COMPARED} | {"rows": [r[:seconds] + r[seconds + 1 :] for r in rows]}
+    found = {key: summary[key] for key in COMPARED} | {"rows": [r[:seconds] + r[seconds + 1 :] for r in rows]}
+    curve = EventAccumulator(str(run_dir)).Reload().Scalars("accuracy/before")
+    return found | {"curve": [(event.step, event.value) for event in curve]}
 
 
 def rows_of(run_dir: Path) -> int:
