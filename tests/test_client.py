@@ -46,7 +46,9 @@ def test_batches_depend_on_seed_round_client_and_epoch_only(client):
     assert seen(client, "0") != first
     client.open(3, 1, None, initial)
     assert seen(client, "0") == first
-    assert sorted(sum(first, [])) == sorted(client.data.samples.x[client.data.train_indices(3), 0].tolist())
+    assert sorted(value for batch in first for value in batch) == sorted(
+        client.data.samples.x[client.data.train_indices(3), 0].tolist()
+    )
 
 
 def test_a_state_comes_back_as_it_went(client):

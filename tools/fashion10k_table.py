@@ -64,7 +64,7 @@ def write(runs: Path, seed: int) -> None:
     head = [
         f"Command: `python tools/fashion10k_table.py --seed {seed}`, commit {', '.join(c[:10] for c in commits)}.",
         "",
-        "| method | reported | its value | before | after | fine-tuned | worst tenth | global | MiB up + down | seconds |",
+        "| method | reported | its value | before | after | fine-tuned | worst tenth | global | MiB sent | seconds |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     page = PAGE.read_text()

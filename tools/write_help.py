@@ -1,4 +1,4 @@
-"""Write pfl_lightning/cli/help.txt, which `pfl-fit --help` prints without importing torch: python tools/write_help.py"""
+"""Write pfl_lightning/cli/help.txt, which `pfl-fit --help` prints without importing torch."""
 
 from __future__ import annotations
 

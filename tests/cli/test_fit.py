@@ -215,7 +215,7 @@ def test_help_for_an_algorithm_shows_its_settings(capfd):
 
 
 def test_help_and_import_do_not_import_torch():
-    code = "import sys, pfl_lightning; from pfl_lightning.cli.fit import main; main(['--help']); print('torch' in sys.modules)"
+    code = "import sys; from pfl_lightning.cli.fit import main; main(['--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
