@@ -25,7 +25,7 @@ test: setup      ## run the whole test suite: ARGS='-k fedobp'
 	$(BIN)/python -m pytest $(ARGS)
 
 test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; installs Debian's packages)
-	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs $(ARGS)
+	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs -n 0 $(ARGS)
 
 test-faults: setup  ## kill 50 runs at random moments and resume them: ARGS='--runs 200 --seed 1'
 	$(BIN)/python tools/faults/kill_runs.py $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.checkpoint import CheckpointConfig, Checkpoints, resume
 from pfl_lightning.data.federated import DataSpec, FederatedData, Samples
 from pfl_lightning.data.partitions.partition import Parts
+from pfl_lightning.errors import StopRound
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.nets import Net
 from pfl_lightning.tasks import Classification
@@ -104,6 +106,42 @@ def interrupted_summary(
 
         summary = run_on_ranks(work, world)[0]
     return summary
+
+
+def disturbed_summary(
+    world: int, algorithm: Algorithm, rank: int, moments: list[int], **config: Any
+) -> tuple[dict[str, Any], int]:
+    """A run that is asked to stop and goes on; its summary, and how often it stopped.
+
+    Args:
+        world: number of ranks.
+        algorithm: what is trained.
+        rank: the one that is asked; the others know nothing.
+        moments: at which of its batches.
+        config: settings of the loop.
+    """
+
+    def work(fabric: Fabric) -> tuple[dict[str, Any], int]:
+        loop = toy_loop(fabric, algorithm, **config)
+        batches, stops = 0, 0
+
+        def count() -> None:
+            nonlocal batches
+            batches += 1
+            if fabric.global_rank == rank and batches in moments:
+                loop.comm.stop.seen.append(signal.SIGTERM)
+            loop.comm.check()
+
+        loop.client.between_batches = count
+        while True:
+            try:
+                return loop.fit(), stops
+            except StopRound:
+                stops += 1
+                loop.comm.stop.seen.clear()
+                assert not loop.store.pending
+
+    return run_on_ranks(work, world)[0]  # type: ignore[no-any-return]
 
 
 def fingerprint(summary: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local
 from pfl_lightning.cohort import draw_cohort
-from tests.toy import fingerprint, interrupted_summary, toy_loop, toy_summary
+from tests.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
 def collect(attribute: str) -> list[Algorithm]:
@@ -110,6 +110,14 @@ def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, tmp_path):
     assert fingerprint(interrupted_summary(tmp_path, {2: 2, 4: 3, 6: 1}, algorithm, **settings)) == fingerprint(
         undisturbed
     )
+
+
+@each_algorithm
+def test_a_round_that_is_given_up_has_not_happened(algorithm):
+    settings = {"rounds": 3, "participation": 0.6, "eval_every": 2}
+    summary, stops = disturbed_summary(2, algorithm, 1, [2, 9, 23, 40, 60], **settings)
+    assert stops
+    assert fingerprint(summary) == fingerprint(toy_summary(1, algorithm, **settings))
 
 
 DEGENERATE = [
