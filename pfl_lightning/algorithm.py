@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,8 +51,9 @@ class Algorithm:
 
     weighting: Literal["samples", "uniform"] = "samples"
     bn_buffers: Literal["average", "local"] = "average"
-    uploads_personal: ClassVar[bool] = False
-    """Whether parameters that a client keeps on download are uploaded and averaged all the same."""
+    # whether parameters that a client keeps on download are uploaded and averaged all the same; without an annotation,
+    # since with one the command line would no longer check the types of settings
+    uploads_personal = False
 
     @property
     def partial_upload(self) -> bool:

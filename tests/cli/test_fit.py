@@ -132,6 +132,8 @@ MISTAKES = {
     "--loop.participation 0": "loop.participation: 0.0 is not allowed; use a number above 0 and up to 1",
     "--algorithm FedFoo": "algorithm: no class FedFoo; use ",
     "--algorithm.quantil 0.5": "algorithm.quantil: FedOBP has no such option; use quantile | ",
+    "--algorithm.quantile x": "algorithm.quantile: 'x' is not allowed; use a number",
+    "--algorithm FedProx --algorithm.mu x": "algorithm.mu: 'x' is not allowed; use a number",
     "--algorithm.quantile 1.5": "algorithm.quantile: 1.5 is not allowed; use a number from 0 to 1",
     "--task.net Foo": "task.net: no class Foo; use ",
     "--fabric.devices 0": "fabric.devices: 0 is not allowed; use auto or a whole number >= 1",
