@@ -1,4 +1,4 @@
-"""FedOBP that takes its time while a file is there, so that tests can disturb it however fast the machine is."""
+"""FedOBP that waits in round 7 while a file is there, so that tests can disturb it on any machine."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pfl_lightning.algorithms import FedOBP
 from pfl_lightning.client import ClientModule
 
 SLOW = "PFL_TEST_SLOW"
+ROUND = 7
 
 
 @dataclass
@@ -23,5 +24,6 @@ class Patient(FedOBP):
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
         super().fit(client, server)
-        if Path(os.environ.get(SLOW, "/nowhere")).exists():
-            time.sleep(0.1)
+        while client.round == ROUND and Path(os.environ.get(SLOW, "/nowhere")).exists():
+            client.between_batches()
+            time.sleep(0.05)
