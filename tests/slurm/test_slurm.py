@@ -118,5 +118,6 @@ def test_a_stuck_rank_is_named_with_its_node(cluster, tmp_path):
     job = cluster.submit(tmp_path / "run", [*JOB, "--fabric.timeout", "5"])
     job.await_rows(5)
     os.kill(job.pid_of(1), signal.SIGSTOP)
+    cluster.hurry()
     assert job.await_state("FAILED", "COMPLETED") == "FAILED"
     assert "pfl-fit: error: rank 1 on node2 did not answer in round" in job.log.read_text()
