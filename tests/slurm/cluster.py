@@ -105,7 +105,8 @@ class Job:
 
     def pid_of(self, rank: int) -> int:
         """The process of a rank, found by its environment."""
-        wanted = {f"SLURM_JOB_ID={self.number}".encode(), f"SLURM_PROCID={rank}".encode()}
+        facts = {"SLURM_JOB_ID": self.number, "SLURM_PROCID": rank, "SLURM_CONF": self.cluster.env["SLURM_CONF"]}
+        wanted = {f"{name}={value}".encode() for name, value in facts.items()}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 command = (path.parent / "cmdline").read_bytes()
@@ -126,7 +127,7 @@ def results(run_dir: Path) -> dict[str, Any]:
 
 def _free_ports() -> int:
     """The first of a few ports that nobody listens on, away from those that Lightning uses."""
-    for base in range(26800, 29800, 10):
+    for base in range(26800, 29800, 100):
         try:
             for port in range(base, base + 3):
                 with socket.socket() as probe:

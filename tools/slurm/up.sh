@@ -12,7 +12,8 @@ die() { echo "slurm: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "root is needed: slurmd starts jobs with setuid"
 PATH=$PATH:/usr/sbin
 NODES=2
-PORT=${SLURM_BASE_PORT:-26810}   # not 15000 to 24999, where Lightning puts its own ports
+PORT=${SLURM_BASE_PORT:-26810}   # not 15000 to 24999, where Lightning puts its ports, by job number:
+                                 # so jobs are numbered from here on, and two clusters on a machine do not meet
 
 for program in munged mungekey slurmctld slurmd srun scontrol; do
   if ! command -v $program >/dev/null; then
@@ -85,6 +86,7 @@ KillWait=5
 CompleteWait=0
 ReturnToService=2
 MinJobAge=3600
+FirstJobId=$PORT
 CONF
     for node in $(seq $NODES); do
       echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((PORT + node)) CPUs=4 RealMemory=4000 State=UNKNOWN"
