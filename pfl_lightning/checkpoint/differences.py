@@ -9,7 +9,7 @@ import yaml
 from pfl_lightning.errors import ConfigError
 
 HARMLESS = (
-    "loop.rounds", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "run_dir", "resume", "checkpoint",
+    "loop.rounds", "report", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "run_dir", "resume", "checkpoint",
     "data.root", "data.download",
 )  # fmt: skip
 """Keys that may differ, with all below them."""

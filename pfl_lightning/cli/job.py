@@ -33,6 +33,7 @@ from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.monitor import Monitor
 from pfl_lightning.monitor.closing import resume_command
 from pfl_lightning.report.partition import draw_partition
+from pfl_lightning.report.recorders import recorders
 from pfl_lightning.signals import StopSignals
 
 SPEAKING_SECONDS = 5.0
@@ -51,8 +52,8 @@ class Job:
         without_resume.resume = None
         self.config_text: str = parser.dump(without_resume)
         parts = instantiate(parser, self.config)
-        self.algorithm, self.task, self.data, self.loop, self.fabric, self.checkpoint = (
-            parts[key] for key in ("algorithm", "task", "data", "loop", "fabric", "checkpoint")
+        self.algorithm, self.task, self.data, self.loop, self.fabric, self.checkpoint, self.report = (
+            parts[key] for key in ("algorithm", "task", "data", "loop", "fabric", "checkpoint", "report")
         )
         self.seed = self.config.seed
         if self.resume:
@@ -95,9 +96,10 @@ class Job:
         )  # fmt: skip
         # chosen once, on the first rank, and told to all: it may hold the time of day
         self.run_dir = Path(loop.comm.on_first(lambda: str(self.run_dir)))
+        recording = recorders(self.report, loop, self.run_dir)
         loop.comm.on_first(self._claim)
         checkpoints = Checkpoints(self.run_dir, loop, self.checkpoint, self.config_text)
-        loop.on_round_end = [checkpoints.after_round]
+        loop.on_round_end = [checkpoints.after_round, *recording]
         begun = resume(checkpoints, fallback=self.resume == AUTO) if self.resume else None
         loop.comm.on_first(lambda: self._open_monitor(loop, begun))
         try:

@@ -19,10 +19,16 @@ from pfl_lightning.cli.resume import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.loop import LoopConfig
+from pfl_lightning.report.recorders import ReportConfig
 from pfl_lightning.tasks import Classification, Task
 
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "task": Task, "data": FederatedData}
-GROUPS: dict[str, type] = {"loop": LoopConfig, "fabric": FabricConfig, "checkpoint": CheckpointConfig}
+GROUPS: dict[str, type] = {
+    "loop": LoopConfig,
+    "fabric": FabricConfig,
+    "checkpoint": CheckpointConfig,
+    "report": ReportConfig,
+}
 
 
 def build_parser() -> ArgumentParser:

@@ -12,6 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from pfl_lightning.atomic import replacing
+from pfl_lightning.errors import RunError
+
 if TYPE_CHECKING:
     from pfl_lightning.loop import FederatedFabricLoop
 
@@ -51,9 +54,16 @@ class LambdaRecorder:
         if loop.server.round < loop.config.rounds:
             return
         table = learned_lambdas(loop)
-        if loop.comm.rank == 0:
-            save_lambdas(table, self.folder / "lambdas.csv")
-            draw_lambdas(table, self.private).savefig(self.folder / "lambdas.png")
+        loop.comm.on_first(lambda: self._write(table))
+
+    def _write(self, table: Floats) -> None:
+        try:
+            with replacing(self.folder / "lambdas.csv") as aside:
+                save_lambdas(table, aside)
+            with replacing(self.folder / "lambdas.png") as aside:
+                draw_lambdas(table, self.private).savefig(aside, format="png")
+        except OSError as error:
+            raise RunError(f"report.lambdas: cannot write to {self.folder}: {error}") from error
 
 
 def save_lambdas(table: Floats, path: Path) -> None:

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from pfl_lightning import masks
+from pfl_lightning.atomic import replacing
+from pfl_lightning.errors import RunError
 from pfl_lightning.vector import Layout, Span
 
 if TYPE_CHECKING:
     from pfl_lightning.loop import FederatedFabricLoop
+
+FILE = "masks.safetensors"
 
 
 @dataclass
@@ -66,17 +70,17 @@ class MaskHistory:
 
 
 class MaskRecorder:
-    """Follows a run as one of its `on_round_end` hooks and leaves a `MaskHistory` at its end.
+    """Follows a run as one of its `on_round_end` hooks and leaves a `MaskHistory`, masks.safetensors, at its end.
 
     It holds a number for every parameter of every client on every rank: for nets of the papers' size and dozens of
     clients. It counts from where it was started, so a resumed run counts the rest only.
 
     Args:
-        path: the file to write after the last round.
+        folder: where the file goes after the last round, and the pictures with it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.counts, self.visits = torch.zeros(0), torch.zeros(0)
 
     def __call__(self, loop: FederatedFabricLoop) -> None:
@@ -94,8 +98,17 @@ class MaskRecorder:
             self.visits[-1] += 1
         if loop.server.round == loop.config.rounds:
             history = self.history(loop)
-            if loop.comm.rank == 0:
-                history.save(self.path)
+            loop.comm.on_first(lambda: self._write(history))
+
+    def _write(self, history: MaskHistory) -> None:
+        from pfl_lightning.report.mask_figures import draw_masks  # matplotlib takes a second to import
+
+        try:
+            with replacing(self.folder / FILE) as aside:
+                history.save(aside)
+            draw_masks(history, self.folder, "net.head")
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"report.masks: cannot write to {self.folder}: {error}") from error
 
     def history(self, loop: FederatedFabricLoop) -> MaskHistory:
         """What was counted so far on all ranks; every rank must ask."""

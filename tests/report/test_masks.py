@@ -29,14 +29,14 @@ from tests.ranks import run_on_ranks
 from tests.toy import toy_loop
 
 
-def recorded(path: Path, world: int, algorithm: Any = None, **config: Any) -> MaskHistory:
+def recorded(folder: Path, world: int, algorithm: Any = None, **config: Any) -> MaskHistory:
     def work(fabric: Fabric) -> None:
         loop = toy_loop(fabric, algorithm or FedPURIN(tau=0.3), **{"rounds": 5, "eval_every": 0, **config})
-        loop.on_round_end = [MaskRecorder(path)]
+        loop.on_round_end = [MaskRecorder(folder)]
         loop.fit()
 
     run_on_ranks(work, world)
-    return MaskHistory.load(path)
+    return MaskHistory.load(folder / "masks.safetensors")
 
 
 def test_iou_by_hand() -> None:
@@ -57,7 +57,9 @@ def test_counts_are_those_of_every_round_and_the_same_on_two_ranks(tmp_path: Pat
             visits[client] += 1
         server += loop.server.theta != 0
     for world in (1, 2):
-        history = recorded(tmp_path / f"{world}.safetensors", world, participation=participation)
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        history = recorded(folder, world, participation=participation)
         assert torch.equal(history.counts, counts.int())
         assert torch.equal(history.visits, visits.long())
         assert torch.equal(history.server, server.int())
@@ -95,7 +97,7 @@ def test_the_first_kernel_of_a_convolution_comes_in_its_own_order() -> None:
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
-    history = recorded(tmp_path / "masks.safetensors", 1, FedSelect(p=0.5, alpha=0.5), participation=0.7)
+    history = recorded(tmp_path, 1, FedSelect(p=0.5, alpha=0.5), participation=0.7)
     assert shown_tensors(history) == ["net.body.0.weight", "net.head.weight"]
     matrix, labels = iou_by_label(history, "net.head")
     figures: list[Figure] = [
