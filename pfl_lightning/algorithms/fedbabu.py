@@ -22,6 +22,8 @@ class FedBABU(Split):
     fine-tuned copy: set `loop.finetune_epochs` (5 in the paper). An empty head is FedAvg.
     """
 
+    partial_upload = True
+
     finetuned: Literal["all", "head", "body"] = "all"
     """What fine-tuning may change."""
 
@@ -35,11 +37,6 @@ class FedBABU(Split):
     def check(self, task: Task, data: FederatedData) -> None:
         super().check(task, data)
         require(not self.all_is_head(task), "algorithm.head", self.head, "less than the whole model")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def travels(self, client: ClientModule) -> Tensor:

@@ -22,10 +22,7 @@ class FedBN(FedAvg):
     initial ones fit nobody. Training does not use them, so this changes tests only.
     """
 
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
+    partial_upload = True
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

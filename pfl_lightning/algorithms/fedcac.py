@@ -27,6 +27,8 @@ class FedCAC(FedAvg):
     until round beta, after which critical parameters stay with their client.
     """
 
+    partial_upload = True
+
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     tau: float = 0.5
@@ -42,11 +44,6 @@ class FedCAC(FedAvg):
         require(0 < self.tau <= 1, "tau", self.tau, "a number above 0 and up to 1")
         require(self.beta >= 1, "beta", self.beta, "a whole number >= 1")
         require(0 <= self.cutoff < math.inf, "cutoff", self.cutoff, "a number >= 0")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def travels(self, client: ClientModule) -> Tensor:

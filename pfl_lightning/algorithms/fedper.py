@@ -19,10 +19,7 @@ class FedPer(Split):
     head that is the whole model is Local.
     """
 
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
+    partial_upload = True
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

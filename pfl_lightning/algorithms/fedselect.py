@@ -28,6 +28,8 @@ class FedSelect(FedAvg):
     that trains the global ones. alpha = 0 is FedAvg with equal weights; alpha = 1 ends as local training.
     """
 
+    partial_upload = True
+
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a client in the mean of an entry: the same for all, or its number of training samples."""
     bn_buffers: Literal["average", "local"] = "local"
@@ -59,11 +61,6 @@ class FedSelect(FedAvg):
         require(self.update_every >= 1, "update_every", self.update_every, "a whole number >= 1")
         if self.layers is not None and not self.layers:
             raise ConfigError("layers: the list is empty; name the modules that shall be personal or leave it out")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

@@ -35,6 +35,8 @@ class Floco(FedAvg):
     Memory per rank: in round τ the models of its own clients and the endpoints of one more.
     """
 
+    partial_upload = True
+
     endpoints: int = 10
     """Number M of endpoints. 1, with rho 0, is FedAvg."""
     tau: int = 10
@@ -48,11 +50,6 @@ class Floco(FedAvg):
         require(self.endpoints >= 1, "endpoints", self.endpoints, "a whole number >= 1")
         require(self.tau >= 1, "tau", self.tau, "a whole number >= 1")
         require(self.rho >= 0, "rho", self.rho, "a number >= 0")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

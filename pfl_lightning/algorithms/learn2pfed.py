@@ -38,6 +38,8 @@ class Learn2pFed(FedAvg):
     each client alone and never leaves it.
     """
 
+    partial_upload = True
+
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a client in w besides the learned p: its number of training samples, or the same for all."""
     cells: int = 10
@@ -75,11 +77,6 @@ class Learn2pFed(FedAvg):
         require(self.initial_lambda >= 0, "initial_lambda", self.initial_lambda, "a number >= 0")
         for key in ("initial_rho", "initial_theta", "lr", "adam_eps", "inner_lr"):
             require(getattr(self, key) > 0, key, getattr(self, key), "a number > 0")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

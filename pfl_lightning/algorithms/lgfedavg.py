@@ -18,6 +18,8 @@ class LGFedAvg(Split):
     with the client, BatchNorm statistics included. A head that is the whole model is FedAvg, an empty one Local.
     """
 
+    partial_upload = True
+
     warmup_rounds: int = 0
     """Rounds of FedAvg at the start. The authors continue from a model that FedAvg has trained."""
 
@@ -25,11 +27,6 @@ class LGFedAvg(Split):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.warmup_rounds >= 0, "warmup_rounds", self.warmup_rounds, "a whole number >= 0")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:

@@ -15,10 +15,7 @@ from pfl_lightning.client import ClientModule
 class Local(FedAvg):
     """All entries are personal, so nothing travels. A client trains only in the rounds it is drawn for."""
 
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
+    partial_upload = True
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

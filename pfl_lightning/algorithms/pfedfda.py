@@ -32,6 +32,8 @@ class PFedFDA(FedAvg):
     A client that was never drawn works in full: it makes its head from its own training data as all others do.
     """
 
+    partial_upload = True
+
     ridge: float = 1.0
     """Added to the diagonal of a local covariance. The authors' code has 1; surely 1e-4 was meant."""
     single_beta: bool = False
@@ -44,11 +46,6 @@ class PFedFDA(FedAvg):
         super().__post_init__()
         require(self.ridge >= 0, "ridge", self.ridge, "a number >= 0")
         require(self.beta is None or 0 <= self.beta <= 1, "beta", self.beta, "a number from 0 to 1, or null")
-
-    @property
-    @override
-    def partial_upload(self) -> bool:
-        return True
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from typing_extensions import override
 
 from pfl_lightning.nets.cnn import CNN
-from pfl_lightning.tasks.task import Batch, NetFactory, OptimizerFactory, Task
-
-if TYPE_CHECKING:
-    from pfl_lightning.data.federated import DataSpec
+from pfl_lightning.tasks.net_task import NetTask
+from pfl_lightning.tasks.task import Batch, NetFactory, OptimizerFactory
 
 
-class Classification(Task):
+class Classification(NetTask):
     """Learn to tell classes apart.
 
     Args:
@@ -33,22 +31,7 @@ class Classification(Task):
     def __init__(
         self, net: NetFactory = lambda spec: CNN(spec), optimizer: OptimizerFactory = lambda p: SGD(p, lr=0.01)
     ) -> None:
-        super().__init__()
-        self.make_net = net
-        self.make_optimizer = optimizer
-
-    @override
-    def build(self, spec: DataSpec) -> None:
-        self.net = self.make_net(spec)
-
-    @override
-    def configure_optimizers(self) -> Optimizer:
-        return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.net(x)
-        return logits
+        super().__init__(net, optimizer)
 
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 from typing_extensions import override
 
 from pfl_lightning.nets.lstm import LSTM
 from pfl_lightning.nets.mlp import MLP
-from pfl_lightning.tasks.task import Batch, NetFactory, OptimizerFactory, Task
-
-if TYPE_CHECKING:
-    from pfl_lightning.data.federated import DataSpec
+from pfl_lightning.tasks.net_task import NetTask
+from pfl_lightning.tasks.task import Batch, NetFactory, OptimizerFactory
 
 
-class Regression(Task):
+class Regression(NetTask):
     """Learn to predict numbers.
 
     Args:
@@ -34,22 +32,7 @@ class Regression(Task):
     def __init__(
         self, net: NetFactory = lambda spec: MLP(spec), optimizer: OptimizerFactory = lambda p: Adam(p, lr=0.01)
     ) -> None:
-        super().__init__()
-        self.make_net = net
-        self.make_optimizer = optimizer
-
-    @override
-    def build(self, spec: DataSpec) -> None:
-        self.net = self.make_net(spec)
-
-    @override
-    def configure_optimizers(self) -> Optimizer:
-        return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        predicted: Tensor = self.net(x)
-        return predicted
+        super().__init__(net, optimizer)
 
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
