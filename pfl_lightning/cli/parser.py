@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentError
+from contextlib import suppress
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
@@ -13,7 +14,7 @@ import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.checkpoint import CheckpointConfig
 from pfl_lightning.cli.explain import explain, full_key
-from pfl_lightning.cli.extends import expand
+from pfl_lightning.cli.extends import expand, first_class
 from pfl_lightning.cli.launch import FabricConfig
 from pfl_lightning.cli.resume import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
@@ -60,8 +61,14 @@ def build_parser() -> ArgumentParser:
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     """Parse, or raise a `ConfigError` of one line."""
+    words = [*stored_config(argv), *expand(argv)]
+    for key in ("task", "data"):
+        # else a class that is named would inherit those settings of the default class that have the same name
+        if named := first_class(words, key):
+            with suppress(ValueError, ImportError, AttributeError):  # no such class: the parser says so below
+                parser.set_defaults({key: {"class_path": named}})
     try:
-        return parser.parse_args([*stored_config(argv), *expand(argv)])
+        return parser.parse_args(words)
     except ArgumentError as error:
         raise ConfigError(explain(str(error), parser)) from error
 

@@ -15,6 +15,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pfl_lightning.cli.fit import main, run
+from pfl_lightning.cli.parser import build_parser, parse
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs/fedobp_fashion10k.yaml")
@@ -243,3 +244,15 @@ def test_ctrl_c_ends_all_ranks_and_keeps_whole_rounds(devices, tmp_path):
     assert len(rows) >= 3
     assert len({row.count(",") for row in rows}) == 1
     assert not (tmp_path / "cut/summary.json").exists()
+
+
+def test_a_class_has_its_own_defaults_and_none_of_the_default_class(tmp_path):
+    """Polynomial has 10 clients and a fifth for tests, whatever Fashion10k has; Regression a net for numbers."""
+    config = tmp_path / "numbers.yaml"
+    config.write_text("task: Regression\ndata:\n  class_path: Polynomial\n  init_args:\n    points: 500\n")
+    for words in (["--data", "Polynomial", "--data.points=500", "--task=Regression"], ["--config", str(config)]):
+        found = parse(build_parser(), ["--algorithm", "FedAvg", *words])
+        assert (found.data.init_args.num_clients, found.data.init_args.test_share) == (10, 0.2)
+        assert found.data.init_args.points == 500
+        assert found.task.init_args.net.class_path == "pfl_lightning.nets.MLP"
+        assert found.task.init_args.optimizer.class_path == "torch.optim.Adam"
