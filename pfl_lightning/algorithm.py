@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pfl_lightning import ledger
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.tasks.task import Task
 from pfl_lightning.vector import Layout
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 from typing_extensions import override
 
-from pfl_lightning.comm import CHUNK, Comm
+from pfl_lightning.comm import Comm
+from pfl_lightning.exact_mean import CHUNK
 
 
 def differentiable_sum(comm: Comm, rows: Tensor, clients: Sequence[int]) -> Tensor:

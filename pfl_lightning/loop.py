@@ -16,9 +16,10 @@ from torch import Tensor
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.client import ClientModule, LocalTraining
 from pfl_lightning.cohort import assign, derive_seed, draw_cohort
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import RunError, require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.history import ALL_MOMENTS, History
 from pfl_lightning.monitor import Monitor, RoundRecord
 from pfl_lightning.signals import StopSignals

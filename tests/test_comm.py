@@ -9,8 +9,9 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from pfl_lightning.comm import LIMIT, Comm, ExactMean, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import DivergedError
+from pfl_lightning.exact_mean import LIMIT, ExactMean, Upload
 from tests.ranks import run_on_ranks
 
 CLIENTS = 6

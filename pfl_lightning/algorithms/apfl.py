@@ -11,8 +11,8 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.two_models import TwoModels
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Upload
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

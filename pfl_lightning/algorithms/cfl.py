@@ -15,8 +15,9 @@ from pfl_lightning.algorithms.clusters import TINY, cut, find_cluster, grow_tree
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.pairwise import dot, pairwise
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

@@ -16,8 +16,9 @@ from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.collaboration import group_weights, overlap_matrix, partners
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

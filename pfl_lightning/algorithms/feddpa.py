@@ -14,8 +14,8 @@ from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
 from pfl_lightning.cohort import derive_seed
-from pfl_lightning.comm import Upload
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

@@ -16,9 +16,10 @@ from pfl_lightning.algorithms.fedrep import FedRep
 from pfl_lightning.algorithms.headweights import head_weights, moments
 from pfl_lightning.algorithms.pairwise import dot, pairwise
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.ledger import dense_bytes
 from pfl_lightning.tasks.task import Batch, Task
 

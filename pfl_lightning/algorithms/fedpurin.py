@@ -14,8 +14,8 @@ from pfl_lightning import ledger, masks, scores
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedcac import FedCAC
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Upload
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

@@ -15,9 +15,10 @@ from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.pairwise import dot, pairwise
 from pfl_lightning.algorithms.simplex import SimplexHead, centers
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.tasks.task import Task
 from pfl_lightning.vector import Layout
 

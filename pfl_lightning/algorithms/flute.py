@@ -16,9 +16,10 @@ from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.features import linear_head, require_classifier
 from pfl_lightning.algorithms.fedper import FedPer
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.tasks.task import Batch, Task
 
 

@@ -17,9 +17,10 @@ from pfl_lightning.algorithms.features import features, linear_head
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.unrolled import Visit, backward, gather_settings, learn, unroll
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.nets.cut import cut, places
 from pfl_lightning.nets.net import Net
 from pfl_lightning.tasks import Classification, Regression, Task

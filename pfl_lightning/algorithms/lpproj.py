@@ -15,8 +15,9 @@ from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.local import Local
 from pfl_lightning.client import ClientModule
 from pfl_lightning.cohort import derive_seed
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

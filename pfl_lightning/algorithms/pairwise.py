@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pfl_lightning.comm import CHUNK, Comm
+from pfl_lightning.comm import Comm
+from pfl_lightning.exact_mean import CHUNK
 
 
 def pairwise(

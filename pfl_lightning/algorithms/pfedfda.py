@@ -17,9 +17,10 @@ from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.gaussian import Gaussians, bayes_classifier, choose_beta, estimate
 from pfl_lightning.client import ClientModule
 from pfl_lightning.cohort import derive_seed
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.tasks.task import Batch, Task
 
 

@@ -13,8 +13,9 @@ from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.fedprox import pull
 from pfl_lightning.algorithms.two_models import TwoModels
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import require
+from pfl_lightning.exact_mean import Upload
 
 
 @dataclass

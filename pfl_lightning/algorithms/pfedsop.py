@@ -15,9 +15,10 @@ from pfl_lightning import ledger
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.tasks.task import Task
 
 

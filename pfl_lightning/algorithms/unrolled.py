@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pfl_lightning.algorithms.admm_cell import Problem, Variables, cell
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.differentiable import differentiable_sum
+from pfl_lightning.exact_mean import Upload
 
 SMALLEST = 1e-3
 """Steps and weights do not become smaller than this; Lambda may, its negative values count as 0."""

@@ -14,8 +14,9 @@ from lightning.fabric import Fabric
 from pfl_lightning import masks
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms import FedAvg, FedSelect, Local
-from pfl_lightning.comm import Comm, Upload
+from pfl_lightning.comm import Comm
 from pfl_lightning.errors import ConfigError
+from pfl_lightning.exact_mean import Upload
 from pfl_lightning.loop import FederatedFabricLoop
 from tests.ranks import run_on_ranks
 from tests.scalar import ScalarClients
