@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from pfl_lightning.exact_mean import LIMIT, ExactMean, Upload
 from pfl_lightning.ranks import Ranks
+
+IN_FLIGHT = 1 << 28
+"""Bytes of client states that are on their way at once."""
 
 
 @dataclass
@@ -134,37 +137,39 @@ class Comm(Ranks):
         return mixed
 
     def move_states(
-        self, states: dict[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]
-    ) -> dict[int, dict[str, Tensor]]:
+        self, states: MutableMapping[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]
+    ) -> None:
         """Send client states to the ranks that will need them.
 
         Args:
-            states: what this rank holds; states that leave are removed from it.
+            states: what this rank holds; states that leave are removed from it, those that arrive are added.
             moves: `(client, from, to)`, the same list on every rank.
-
-        Returns:
-            The states that arrived here.
         """
         with self.together():
-            return self._move(states, moves)
+            self._move(states, moves)
 
-    def _move(
-        self, states: dict[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]
-    ) -> dict[int, dict[str, Tensor]]:
-        arrived: dict[int, dict[str, Tensor]] = {}
-        sending = []
+    def _move(self, states: MutableMapping[int, dict[str, Tensor]], moves: Sequence[tuple[int, int, int]]) -> None:
+        sending: list[tuple[dist.Work | None, Tensor]] = []
         for client, source, target in moves:
             if self.rank == source:
-                payload = torch.frombuffer(bytearray(encode_state(states.pop(client))), dtype=torch.uint8)
+                state = {name: tensor.contiguous() for name, tensor in states.pop(client).items()}
+                payload = torch.frombuffer(bytearray(encode_state(state)), dtype=torch.uint8)
                 for part in (torch.tensor([payload.numel()]), payload):
                     sending.append((dist.isend(part, target), part))
+                if sum(part.numel() for _, part in sending) > IN_FLIGHT:
+                    _wait_for(sending)
             elif self.rank == target:
                 size = torch.zeros(1, dtype=torch.int64)
                 dist.recv(size, source)
                 payload = torch.empty(int(size), dtype=torch.uint8)
                 dist.recv(payload, source)
-                arrived[client] = decode_state(payload.numpy().tobytes())
-        for work, _ in sending:
-            assert work is not None
-            work.wait()
-        return arrived
+                states[client] = decode_state(payload.numpy().tobytes())
+        _wait_for(sending)
+
+
+def _wait_for(sending: list[tuple[dist.Work | None, Tensor]]) -> None:
+    """Every rank goes through the moves in the same order, so the first that is not done can always be."""
+    for work, _ in sending:
+        assert work is not None
+        work.wait()
+    sending.clear()

@@ -24,7 +24,7 @@ from pfl_lightning.history import ALL_MOMENTS, History
 from pfl_lightning.monitor import Monitor, RoundRecord
 from pfl_lightning.signals import StopSignals
 from pfl_lightning.stopwatch import Stopwatch
-from pfl_lightning.store import ClientStore
+from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.task import Task
 
 
@@ -77,6 +77,7 @@ class FederatedFabricLoop:
         monitor: told of every round; given on rank 0 only.
         on_round_end: called after every round on every rank, e.g. to write a checkpoint.
         stop: says when to stop; `fit` then raises `StopRound` and leaves everything as it was after the last round.
+        store: how much memory client states may take, and where the rest goes.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class FederatedFabricLoop:
         monitor: Monitor | None = None,
         on_round_end: Sequence[Callable[[FederatedFabricLoop], None]] = (),
         stop: StopSignals | None = None,
+        store: StoreConfig | None = None,
     ) -> None:
         if fabric.device.type == "cpu":
             torch.set_num_threads(1)  # more threads in one process are slower; other ranks use the other cores
@@ -108,7 +110,7 @@ class FederatedFabricLoop:
         algorithm.begin(self.client, self.server)
         self.comm = Comm(fabric, stop=stop or StopSignals())
         self.client.between_batches = self.comm.check
-        self.store = ClientStore(data.num_clients, self.comm)
+        self.store = ClientStore(data.num_clients, self.comm, store)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
         self.watch = Stopwatch()
         if not self.comm.all_same(torch.tensor(int(self.model_sha256()[:15], 16))):

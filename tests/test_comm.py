@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
+from pfl_lightning import comm
 from pfl_lightning.comm import Comm
 from pfl_lightning.errors import DivergedError
 from pfl_lightning.exact_mean import LIMIT, ExactMean, Upload
@@ -156,15 +157,17 @@ def test_rows_filled_by_different_ranks_come_together_bit_for_bit():
         assert torch.equal(table.view(torch.int64), values.view(torch.int64))
 
 
-def test_states_follow_their_clients():
+@pytest.mark.parametrize("in_flight", [0, 1 << 28])
+def test_states_follow_their_clients(in_flight, monkeypatch):
     def work(fabric: Fabric) -> dict[int, dict[str, torch.Tensor]]:
         rank = fabric.global_rank
         states = {
             10 * rank + i: {"theta": torch.arange(4) + 100 * rank + i, "visits": torch.tensor(i)} for i in range(2)
         }
-        moves = [(0, 0, 1), (11, 1, 0), (1, 0, 2), (20, 2, 1)]
-        return Comm(fabric).move_states(states, moves) | states
+        Comm(fabric).move_states(states, [(0, 0, 1), (11, 1, 0), (1, 0, 2), (20, 2, 1)])
+        return states
 
+    monkeypatch.setattr(comm, "IN_FLIGHT", in_flight)
     held = run_on_ranks(work, 3)
     assert [sorted(states) for states in held] == [[11], [0, 10, 20], [1, 21]]
     assert torch.equal(held[0][11]["theta"], torch.arange(4) + 101)

@@ -20,6 +20,7 @@ from pfl_lightning.data.partitions.partition import Parts
 from pfl_lightning.errors import StopRound
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.nets import Net
+from pfl_lightning.store import StoreConfig
 from pfl_lightning.tasks import Classification
 from tests.ranks import run_on_ranks
 
@@ -62,13 +63,18 @@ class ToyNet(Net):
 
 
 def toy_loop(
-    fabric: Fabric, algorithm: Algorithm, num_clients: int = 7, seed: int = 1, **config: Any
+    fabric: Fabric,
+    algorithm: Algorithm,
+    num_clients: int = 7,
+    seed: int = 1,
+    store: StoreConfig | None = None,
+    **config: Any,
 ) -> FederatedFabricLoop:
     data = ToyData(num_clients)
     data.setup(seed)
     task = Classification(ToyNet, lambda p: SGD(p, lr=0.1, momentum=0.5))
     settings = {"rounds": 3, "local_epochs": 2, "batch_size": 8, "eval_every": 2, **config}
-    return FederatedFabricLoop(fabric, task, algorithm, data, LoopConfig(**settings), seed)
+    return FederatedFabricLoop(fabric, task, algorithm, data, LoopConfig(**settings), seed, store=store)
 
 
 def toy_summary(world: int, algorithm: Algorithm, **config: Any) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 import pfl_lightning
 from pfl_lightning.checkpoint import contents
 from pfl_lightning.checkpoint.config import CheckpointConfig
-from pfl_lightning.checkpoint.files import PartFile, write_part
+from pfl_lightning.checkpoint.files import PART_BYTES, PartFile, write_part
 from pfl_lightning.checkpoint.manifest import FORMAT, Manifest
 from pfl_lightning.checkpoint.plan import MOST_FILES, clients_to_write, place
 from pfl_lightning.checkpoint.tidy import remove_old
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 def to_stderr(text: str) -> None:
     """The way a warning is told by default."""
     print(f"pfl-fit: warning: {text}", file=sys.stderr, flush=True)
+
+
+class Written(NamedTuple):
+    """What one rank has written for a checkpoint."""
+
+    server: PartFile | None
+    clients: list[tuple[PartFile, set[int]]]
 
 
 class Checkpoints:
@@ -78,18 +85,16 @@ class Checkpoints:
         """Write a checkpoint of the last whole round; returns what went wrong, alike on every rank."""
         comm, started = self.loop.comm, time.monotonic()
         todo = clients_to_write(self.files, self.clients, self.loop.store.changed, MOST_FILES + 2 * comm.world)
-        shares = [{c for c in todo if self.loop.store.home[c] == rank} for rank in range(comm.world)]
-        parts: tuple[PartFile | None, PartFile | None] = (None, None)
-        problem = None
+        parts, problem = Written(None, []), None
         try:
-            parts = self._write(shares[comm.rank])
+            parts = self._write({client for client in todo if self.loop.store.home[client] == comm.rank})
         except (OSError, RunError) as error:
             problem = self._failure(error)
         answers = comm.gather((parts, problem))
         problem = next((text for _, text in answers if text), None)
         if problem is None:
-            server = answers[0][0][0]
-            written = [(part, who) for ((_, part), _), who in zip(answers, shares, strict=True) if part]
+            server = answers[0][0].server
+            written = [part for answer, _ in answers for part in answer.clients]
             assert server is not None
             files, clients = place(self.files, self.clients, server, written)
             problem = comm.on_first(lambda: self._complete(files, clients))
@@ -99,18 +104,20 @@ class Checkpoints:
         self._tried_at, self._cost = time.monotonic(), time.monotonic() - started
         return problem
 
-    def _write(self, mine: set[int]) -> tuple[PartFile | None, PartFile | None]:
+    def _write(self, mine: set[int]) -> Written:
         """Write this rank's files: the server's (rank 0), and its clients' where it has some to write."""
-        comm, round_, server, clients = self.loop.comm, self.loop.server.round, None, None
+        comm, round_, written = self.loop.comm, self.loop.server.round, Written(None, [])
         self.folder.mkdir(parents=True, exist_ok=True)
         if comm.rank == 0:
             if self.loop.monitor:
                 self.loop.monitor.flush()
-            server = write_part(self.folder / f"{round_:08d}-server.safetensors", contents.server_tensors(self.loop))
-        if mine:
-            path = self.folder / f"{round_:08d}-clients-{comm.rank}of{comm.world}.safetensors"
-            clients = write_part(path, contents.client_tensors(self.loop, mine), len(mine))
-        return server, clients
+            path = self.folder / f"{round_:08d}-server.safetensors"
+            written = Written(write_part(path, contents.server_tensors(self.loop)), [])
+        for count, (inside, tensors) in enumerate(contents.client_parts(self.loop, mine, PART_BYTES)):
+            name = f"{round_:08d}-clients-{comm.rank}of{comm.world}" + (f"-{count}" if count else "")
+            part = write_part(self.folder / f"{name}.safetensors", tensors, len(inside))
+            written.clients.append((part, inside))
+        return written
 
     def _complete(self, files: list[PartFile], clients: list[int]) -> str | None:
         """On rank 0, when all parts are there: write the manifest, then remove what no checkpoint needs any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,23 @@ def server_tensors(loop: FederatedFabricLoop) -> dict[str, Tensor]:
     return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
-def client_tensors(loop: FederatedFabricLoop, clients: Iterable[int]) -> dict[str, Tensor]:
-    """The states of clients that live on this rank."""
-    states = loop.store.states
-    return {f"{client}/{name}": t.contiguous() for client in sorted(clients) for name, t in states[client].items()}
+def client_parts(
+    loop: FederatedFabricLoop, clients: Iterable[int], part_bytes: int
+) -> Iterator[tuple[set[int], dict[str, Tensor]]]:
+    """The states of clients that live on this rank, so many at a time that they have about `part_bytes` bytes."""
+    inside: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    size = 0
+    for client in sorted(clients):
+        state = loop.store.states[client]
+        tensors |= {f"{client}/{name}": tensor.contiguous() for name, tensor in state.items()}
+        inside.add(client)
+        size += sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+        if size >= part_bytes:
+            yield inside, tensors
+            inside, tensors, size = set(), {}, 0
+    if inside:
+        yield inside, tensors
 
 
 def data_fingerprint(data: FederatedData) -> str:
@@ -53,23 +66,27 @@ def restore(loop: FederatedFabricLoop, manifest: Manifest, folder: Path) -> None
     server.round = manifest.round
     loop.history.restore({n: t.numpy() for n, t in _under("history/", tensors).items()}, manifest.history)
     trained = [client for client, file in enumerate(manifest.clients) if file >= 0]
-    home = {client: place % loop.comm.world for place, client in enumerate(trained)}
-    loop.store.home = [home.get(client, -1) for client in range(len(manifest.clients))]
-    mine = [client for client in trained if home[client] == loop.comm.rank]
-    loop.store.states = read_clients(manifest, folder, mine)
-    loop.store.pending, loop.store.changed = {}, set()
+    home = [-1] * len(manifest.clients)
+    for place, client in enumerate(trained):
+        home[client] = place % loop.comm.world
+    loop.store.begin_anew(home)
+    for client, state in read_clients(manifest, folder, trained[loop.comm.rank :: loop.comm.world]):
+        loop.store.states[client] = state
 
 
-def read_clients(manifest: Manifest, folder: Path, clients: Sequence[int]) -> dict[int, State]:
-    """The states of some clients; each file is opened once."""
-    states: dict[int, State] = {client: {} for client in clients}
-    for index in sorted({manifest.clients[client] for client in clients}):
+def read_clients(manifest: Manifest, folder: Path, clients: Sequence[int]) -> Iterator[tuple[int, State]]:
+    """The states of some clients, one by one; each file is opened once."""
+    inside: dict[int, set[int]] = {}
+    for client in clients:
+        inside.setdefault(manifest.clients[client], set()).add(client)
+    for index, wanted in sorted(inside.items()):
         with safe_open(folder / manifest.files[index].name, framework="pt") as file:
+            names: dict[int, list[str]] = {}
             for key in file.keys():  # noqa: SIM118 (it is no dict)
-                client, name = key.split("/", 1)
-                if int(client) in states and manifest.clients[int(client)] == index:
-                    states[int(client)][name] = file.get_tensor(key).clone()  # it would keep the whole file mapped
-    return states
+                names.setdefault(int(key.split("/", 1)[0]), []).append(key)
+            for client in wanted & names.keys():
+                # copies, since each would keep the whole file mapped
+                yield client, {key.split("/", 1)[1]: file.get_tensor(key).clone() for key in names[client]}
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

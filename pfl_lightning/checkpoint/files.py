@@ -15,6 +15,9 @@ from torch import Tensor
 
 from pfl_lightning.atomic import replacing
 
+PART_BYTES = 1 << 28
+"""About what a file of client states has at most, since they are in memory together when it is written."""
+
 
 class PartFile(NamedTuple):
     """A file of tensors that is never changed once it is there."""

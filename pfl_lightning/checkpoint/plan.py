@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
-from pfl_lightning.checkpoint.files import PartFile
+from pfl_lightning.checkpoint.files import PART_BYTES, PartFile
 
 MOST_FILES = 64
 
@@ -16,17 +16,18 @@ def clients_to_write(
     """The clients whose states go into a new checkpoint's files; all others stay where they are.
 
     A file of which less than half is still current is given up, so that disk use stays below twice the states, and
-    when there are very many files the smallest are joined. Either way a state is rewritten a few times at most.
+    when there are very many small files the smallest are joined. Either way a state is rewritten a few times at most.
 
     Args:
         files: the files of the last checkpoint.
         clients: per client the file that holds its state, -1 for none.
         changed: the clients that were trained since.
-        most_files: join files beyond so many.
+        most_files: join small files beyond so many.
     """
     current = Counter(file for client, file in enumerate(clients) if file >= 0 and client not in changed)
     given_up = {file for file, count in current.items() if 2 * count < files[file].clients}
-    rest = sorted(current.keys() - given_up, key=lambda file: (current[file], file))
+    small = (file for file in current.keys() - given_up if 2 * files[file].size < PART_BYTES)
+    rest = sorted(small, key=lambda file: (current[file], file))
     if len(rest) > most_files:
         given_up.update(rest[: len(rest) - most_files // 2])
     return set(changed) | {client for client, file in enumerate(clients) if file in given_up}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfl_lightning.checkpoint.manifest import Manifest, Unusable, list_rounds, manifest_path
 
-OURS = re.compile(r"\.?\d{8,}(-server|-clients-\d+of\d+)?\.(json|safetensors)(\.tmp)?")
+OURS = re.compile(r"\.?\d{8,}(-server|-clients-\d+of\d+(-\d+)?)?\.(json|safetensors)(\.tmp)?")
 
 
 def remove_old(folder: Path, round_: int, keep: int) -> None:

@@ -23,7 +23,7 @@ from pfl_lightning.cli.extends import config_name
 from pfl_lightning.cli.launch import INTERRUPTED
 from pfl_lightning.cli.lock import RunLock
 from pfl_lightning.cli.origin import origin
-from pfl_lightning.cli.parser import build_parser, instantiate, parse
+from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, instantiate, parse
 from pfl_lightning.cli.resume import AUTO, resumed_run_dir
 from pfl_lightning.cli.run_dir import check_free, choose_run_dir, create
 from pfl_lightning.cohort import cohort_size
@@ -52,9 +52,8 @@ class Job:
         without_resume.resume = None
         self.config_text: str = parser.dump(without_resume)
         parts = instantiate(parser, self.config)
-        self.algorithm, self.task, self.data, self.loop, self.fabric, self.checkpoint, self.report = (
-            parts[key] for key in ("algorithm", "task", "data", "loop", "fabric", "checkpoint", "report")
-        )
+        self.algorithm, self.task, self.data = (parts[key] for key in CLASSES)
+        self.loop, self.fabric, self.checkpoint, self.store, self.report = (parts[key] for key in GROUPS)
         self.seed = self.config.seed
         if self.resume:
             self.run_dir = resumed_run_dir(self.config, self.config_text)
@@ -92,12 +91,13 @@ class Job:
 
     def _train(self, fabric: Fabric) -> int:
         loop = FederatedFabricLoop(
-            fabric, self.task, self.algorithm, self.data, self.loop, self.seed, stop=self.stop
-        )  # fmt: skip
+            fabric, self.task, self.algorithm, self.data, self.loop, self.seed, stop=self.stop, store=self.store
+        )
         # chosen once, on the first rank, and told to all: it may hold the time of day
         self.run_dir = Path(loop.comm.on_first(lambda: str(self.run_dir)))
         recording = recorders(self.report, loop, self.run_dir)
         loop.comm.on_first(self._claim)
+        loop.store.settle(self.run_dir)
         checkpoints = Checkpoints(self.run_dir, loop, self.checkpoint, self.config_text)
         loop.on_round_end = [checkpoints.after_round, *recording]
         begun = resume(checkpoints, fallback=self.resume == AUTO) if self.resume else None

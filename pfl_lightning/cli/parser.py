@@ -21,6 +21,7 @@ from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.loop import LoopConfig
 from pfl_lightning.report.recorders import ReportConfig
+from pfl_lightning.store import StoreConfig
 from pfl_lightning.tasks import Classification, Task
 
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "task": Task, "data": FederatedData}
@@ -28,6 +29,7 @@ GROUPS: dict[str, type] = {
     "loop": LoopConfig,
     "fabric": FabricConfig,
     "checkpoint": CheckpointConfig,
+    "store": StoreConfig,
     "report": ReportConfig,
 }
 

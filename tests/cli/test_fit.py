@@ -74,7 +74,7 @@ def test_a_run_leaves_config_metrics_summary_and_events(tmp_path, capfd):
 
 def test_the_resolved_config_runs_again_to_the_same_bits(tmp_path):
     assert run([*SMALL, "--run_dir", "one", "--fabric.devices", "1"]) == 0
-    again = ["--config", "one/config.yaml", "--run_dir", "two", "--fabric.devices", "3"]
+    again = ["--config", "one/config.yaml", "--run_dir", "two", "--fabric.devices", "3", "--store.memory", "0"]
     assert run(again) == 0
     for key in ("model_sha256", "clients_sha256", "last", "best_per_client"):
         assert summary(tmp_path / "one")[key] == summary(tmp_path / "two")[key]
@@ -139,6 +139,8 @@ MISTAKES = {
     "--task.net Foo": "task.net: no class Foo; use ",
     "--fabric.devices 0": "fabric.devices: 0 is not allowed; use auto or a whole number >= 1",
     "--fabric.devices many": "fabric.devices: 'many' is not allowed; use a whole number or auto",
+    "--store.memory lots": "store.memory: 'lots' is not allowed; use bytes, or a number with a unit such as 512MB",
+    "--store.folder nowhere": "store.folder: 'nowhere' is not allowed; use a directory that exists",
     "--fabric.num_nodes 2": "fabric.num_nodes: 2 needs SLURM (srun) or torchrun to start the other nodes",
     "--data.partition Shards --data.partition.num_shards 20000": "data.partition.num_shards: 20000 ",
     "--data.partition Dirichlet --data.partition.alpha -1": "data.partition.alpha: -1.0 is not allowed; use ",
