@@ -18,6 +18,8 @@ from pfl_lightning.errors import ConfigError
 from pfl_lightning.tasks.task import Batch, Task
 from pfl_lightning.vector import Layout, flatten
 
+Loss = Callable[[Batch], Tensor]
+
 
 class LiveModel(LightningModule):
     """What can be done with the model at hand, whoever's it is.
@@ -27,6 +29,7 @@ class LiveModel(LightningModule):
         vector: the whole model, flat: parameters [0, P), then floating-point buffers [P, S).
         grad: the gradient of the parameters [P]; every parameter's `.grad` is a view of it.
         runtime: the Fabric that it runs on.
+        gradient_by: how `compute_gradient` does it: by itself, or together with other ranks or other clients.
     """
 
     def __init__(self, task: Task, fabric: Fabric) -> None:
@@ -36,6 +39,7 @@ class LiveModel(LightningModule):
         self.vector, self.grad = flatten(task, self.layout)
         self.runtime = fabric
         self.frozen_norms: list[nn.Module] = []
+        self.gradient_by: Callable[[LiveModel, Batch, Loss | None], Tensor] = LiveModel.backpropagate
 
     @property
     def theta(self) -> Tensor:
@@ -64,12 +68,21 @@ class LiveModel(LightningModule):
         """A new optimizer of the task, ready to step the live model."""
         return cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
 
-    def compute_gradient(self, batch: Batch, loss: Callable[[Batch], Tensor] | None = None) -> Tensor:
-        """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached."""
+    def compute_gradient(self, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached.
+
+        Args:
+            batch: the samples.
+            loss: an algorithm's own loss of a batch; the task's by default.
+        """
+        return self.gradient_by(self, batch, loss)
+
+    def backpropagate(self, batch: Batch, loss: Loss | None = None, share: float = 1.0) -> Tensor:
+        """What `compute_gradient` does on its own; `share` scales the gradient, not the loss that is returned."""
         self.grad.zero_()
         with self.runtime.autocast():
             value = loss(batch) if loss else self.task.training_step(batch)
-        self.runtime.backward(value)
+        self.runtime.backward(value if share == 1.0 else value * share)
         return value.detach()
 
     @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,51 +14,21 @@ from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.client import ClientModule, LocalTraining
-from pfl_lightning.cohort import assign, derive_seed, draw_cohort
+from pfl_lightning.cohort import derive_seed, draw_cohort
 from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import RunError, require
+from pfl_lightning.errors import RunError
 from pfl_lightning.exact_mean import Upload
 from pfl_lightning.history import ALL_MOMENTS, History
+from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.monitor import Monitor, RoundRecord
 from pfl_lightning.signals import StopSignals
 from pfl_lightning.stopwatch import Stopwatch
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.task import Task
+from pfl_lightning.team import Team
 
-
-@dataclass(frozen=True)
-class LoopConfig:
-    """How long and with whom to train."""
-
-    rounds: int = 100
-    """Number of federated rounds."""
-    participation: float = 1.0
-    """Share of the clients that take part in a round."""
-    local_epochs: int = 1
-    """Passes over a client's training data at a visit."""
-    batch_size: int = 32
-    """Samples per local step. A last batch of one sample joins the one before."""
-    eval_every: int = 10
-    """Every so many rounds, and after the last, all clients are evaluated; 0: never."""
-    finetune_epochs: int = 0
-    """At evaluations also test a throw-away copy of each client's model after this many epochs on its own data."""
-    test_batch_size: int = 1024
-    """Samples per forward pass in tests."""
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        require(0 < self.participation <= 1, "participation", self.participation, "a number above 0 and up to 1")
-        least = {
-            "rounds": 1,
-            "local_epochs": 0,
-            "batch_size": 1,
-            "eval_every": 0,
-            "finetune_epochs": 0,
-            "test_batch_size": 1,
-        }
-        for key, least_value in least.items():
-            require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
+__all__ = ["FederatedFabricLoop", "LoopConfig"]
 
 
 class FederatedFabricLoop:
@@ -110,6 +79,7 @@ class FederatedFabricLoop:
         algorithm.begin(self.client, self.server)
         self.comm = Comm(fabric, stop=stop or StopSignals())
         self.client.between_batches = self.comm.check
+        self.team = Team(self.comm, self.client, config.ranks_per_client)
         self.store = ClientStore(data.num_clients, self.comm, store)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
         self.watch = Stopwatch()
@@ -144,7 +114,7 @@ class FederatedFabricLoop:
         participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
         cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, participation)
         sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
-        shares = assign(cohort, sizes, self.comm.world, [self.store.home[client] for client in cohort])
+        shares = self.team.assign(cohort, sizes, [self.store.home[client] for client in cohort])
         self.comm.open_round(self.server.round, shares)
         with self.watch.phase("move"):
             self.store.gather_for(shares)
@@ -154,10 +124,10 @@ class FederatedFabricLoop:
         total = sum(weights.values()) or 1.0
         rows = torch.zeros(len(cohort), self.history.row_width, dtype=torch.float64)
         row_of = dict(zip(cohort, rows, strict=True))
-        mine = shares[self.comm.rank]
+        mine = shares[self.team.leader]
         with self.watch.phase("aggregate"):
-            uploads = (self._visit(client, weights[client] / total, row_of[client]) for client in mine)
-            replies = self.algorithm.aggregate(self.server, uploads, self.comm)
+            visits = (self._visit(client, weights[client] / total, row_of[client]) for client in mine)
+            replies = self.algorithm.aggregate(self.server, self.team.hand_in(visits), self.comm)
             for client, memory in (replies or {}).items():
                 self.store.remember(client, memory)
         with self.watch.phase("metrics"):
@@ -225,8 +195,9 @@ class FederatedFabricLoop:
         with phase("upload"):
             upload = algorithm.upload(module, server)
             facts = [module.loss_sum, module.samples_seen, algorithm.up_bytes(module, upload), down]
-            row.copy_(torch.tensor([*before.tolist(), *after.tolist(), *facts, *personal], dtype=torch.float64))
-            self.store.put(client, module.state())
+            if self.team.leads:
+                row.copy_(torch.tensor([*before.tolist(), *after.tolist(), *facts, *personal], dtype=torch.float64))
+                self.store.put(client, module.state())
         return upload
 
     def _tell(self, record: RoundRecord) -> None:
@@ -234,7 +205,8 @@ class FederatedFabricLoop:
             self.monitor.round(record, int(record.scalars["samples"]))
 
     def _open(self, client: int) -> None:
-        self.client.open(client, self.server.round, self.store.get(client), self.server.initial)
+        state = self.team.state(partial(self.store.get, client))
+        self.client.open(client, self.server.round, state, self.server.initial)
         if not self.client.visits:
             self.algorithm.setup(self.client, self.server)
 

@@ -30,6 +30,8 @@ class Ranks:
     stop: StopSignals = field(default_factory=StopSignals)
     stoppable: bool = False
     """Whether a round is under way that can be given up; the same on every rank."""
+    in_step_with: dist.ProcessGroup | None = None
+    """The ranks with which this one trains a client together at the moment; None: it works on its own."""
 
     def __post_init__(self) -> None:
         """Keep a second set of connections for the roll call: those of a collective that failed are of no use."""
@@ -48,8 +50,14 @@ class Ranks:
         return self.fabric.world_size
 
     def check(self) -> None:
-        """A moment at which a round can be given up: between two batches."""
-        if self.stop.requested:
+        """A moment at which a round can be given up: between two batches.
+
+        Ranks in step with each other leave together: one that left alone would be waited for at the next batch.
+        """
+        asked = self.stop.requested
+        if self.in_step_with is not None:
+            asked = self._any(asked, self.in_step_with)
+        if asked:
             self._agree()
 
     @contextmanager
@@ -58,7 +66,7 @@ class Ranks:
         middle of its work does not come, and must be neither waited for nor lost. A rank that fails is reported.
         """
         self._agree()
-        with self._reporting():
+        with self.reporting():
             yield
 
     def gather(self, value: T) -> list[T]:
@@ -66,7 +74,7 @@ class Ranks:
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
-        with self._reporting():
+        with self.reporting():
             dist.all_gather_object(values, value)
         return values
 
@@ -87,16 +95,21 @@ class Ranks:
     def _agree(self) -> None:
         if not self.stoppable:
             return
-        stop = torch.tensor(self.stop.requested, dtype=torch.uint8)
-        if self.world > 1:
-            with self._reporting():
-                dist.all_reduce(stop, dist.ReduceOp.MAX)
-        if stop:
+        if self._any(self.stop.requested):
             self.stoppable = False
             raise StopRound
 
+    def _any(self, value: bool, group: dist.ProcessGroup | None = None) -> bool:
+        """Whether it is true on any rank (of the group)."""
+        answer = torch.tensor(value, dtype=torch.uint8)
+        if self.world > 1:
+            with self.reporting():
+                dist.all_reduce(answer, dist.ReduceOp.MAX, group)
+        return bool(answer)
+
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
+    def reporting(self) -> Iterator[None]:
+        """Around what other ranks must take part in: a rank that is lost is named."""
         try:
             yield
         except RuntimeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,25 @@ class ToyNet(Net):
         )
 
 
+class PlainNet(Net):
+    """A hidden layer and nothing that depends on how samples are put together."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(nn.Sequential(nn.Linear(spec.shape[0], 8), nn.ReLU()), nn.Linear(8, spec.num_classes))
+
+
 def toy_loop(
     fabric: Fabric,
     algorithm: Algorithm,
     num_clients: int = 7,
     seed: int = 1,
     store: StoreConfig | None = None,
+    net: Callable[[DataSpec], Net] = ToyNet,
     **config: Any,
 ) -> FederatedFabricLoop:
     data = ToyData(num_clients)
     data.setup(seed)
-    task = Classification(ToyNet, lambda p: SGD(p, lr=0.1, momentum=0.5))
+    task = Classification(net, lambda p: SGD(p, lr=0.1, momentum=0.5))
     settings = {"rounds": 3, "local_epochs": 2, "batch_size": 8, "eval_every": 2, **config}
     return FederatedFabricLoop(fabric, task, algorithm, data, LoopConfig(**settings), seed, store=store)
 

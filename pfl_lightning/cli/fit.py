@@ -36,7 +36,7 @@ def run(argv: list[str], stop: StopSignals | None = None) -> int:
 
         sys.path.insert(0, os.getcwd())  # a user's own classes live in files beside their configs
         job = Job(argv, stop)
-        fabric = make_fabric(job.fabric, job.cohort_size)
+        fabric = make_fabric(job.fabric, job.cohort_size, job.loop.ranks_per_client)
         stop.armed = True
         try:
             return launch(fabric, job)

@@ -33,7 +33,7 @@ class FabricConfig:
     """auto: CUDA where there is a GPU, else CPU."""
     devices: int | Literal["auto"] = "auto"
     """Ranks per node. auto: every GPU; on CPU one single-thread rank per physical core the job may use; never more
-    than a cohort has clients."""
+    than a cohort has clients, times loop.ranks_per_client."""
     num_nodes: int = 1
     """Machines, under SLURM or torchrun."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
@@ -66,7 +66,7 @@ def usable_cores() -> int:
     return min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))
 
 
-def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
+def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 1) -> Fabric:
     """A Fabric, not launched yet."""
     # banners, and news about processes: errors are said by us
     for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities", "torch.multiprocessing.spawn"):
@@ -81,7 +81,8 @@ def make_fabric(config: FabricConfig, cohort_size: int) -> Fabric:
             devices = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE", "1"))
         else:
             available = torch.cuda.device_count() if config.on_gpu else usable_cores()
-            devices = max(1, min(available, -(-cohort_size // config.num_nodes)))
+            useful = min(available, -(-cohort_size * ranks_per_client // config.num_nodes))
+            devices = max(1, useful // ranks_per_client * ranks_per_client)
     if config.num_nodes > 1 and not managed:
         raise ConfigError(
             f"fabric.num_nodes: {config.num_nodes} needs SLURM (srun) or torchrun to start the other nodes"

@@ -19,7 +19,7 @@ from pfl_lightning.cli.launch import FabricConfig
 from pfl_lightning.cli.resume import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.errors import ConfigError
-from pfl_lightning.loop import LoopConfig
+from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.report.recorders import ReportConfig
 from pfl_lightning.store import StoreConfig
 from pfl_lightning.tasks import Classification, Task

@@ -21,6 +21,8 @@ def test_auto_is_a_rank_per_physical_core_but_never_more_than_clients_in_a_round
     config = FabricConfig(accelerator="cpu")
     assert len(make_fabric(config, cohort_size=100)._connector._parallel_devices) == 8
     assert len(make_fabric(config, cohort_size=3)._connector._parallel_devices) == 3
+    assert len(make_fabric(config, 3, ranks_per_client=2)._connector._parallel_devices) == 6
+    assert len(make_fabric(config, 100, ranks_per_client=3)._connector._parallel_devices) == 6
 
 
 @pytest.mark.usefixtures("_eight_cores")

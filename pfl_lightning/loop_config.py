@@ -1,0 +1,44 @@
+"""How long, with whom and in what way to train: the settings of the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfl_lightning.errors import require
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long and with whom to train."""
+
+    rounds: int = 100
+    """Number of federated rounds."""
+    participation: float = 1.0
+    """Share of the clients that take part in a round."""
+    local_epochs: int = 1
+    """Passes over a client's training data at a visit."""
+    batch_size: int = 32
+    """Samples per local step. A last batch of one sample joins the one before."""
+    eval_every: int = 10
+    """Every so many rounds, and after the last, all clients are evaluated; 0: never."""
+    finetune_epochs: int = 0
+    """At evaluations also test a throw-away copy of each client's model after this many epochs on its own data."""
+    test_batch_size: int = 1024
+    """Samples per forward pass in tests."""
+    ranks_per_client: int = 1
+    """So many ranks train a client together, each on its part of every batch: for large clients, fewer than ranks."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        require(0 < self.participation <= 1, "participation", self.participation, "a number above 0 and up to 1")
+        least = {
+            "rounds": 1,
+            "local_epochs": 0,
+            "batch_size": 1,
+            "eval_every": 0,
+            "finetune_epochs": 0,
+            "test_batch_size": 1,
+            "ranks_per_client": 1,
+        }
+        for key, least_value in least.items():
+            require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
