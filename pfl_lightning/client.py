@@ -1,7 +1,7 @@
 """A client: the task, its personalization mask, what it remembers, and how it trains and is tested.
 
-There is one live `ClientModule` per rank. Clients are states that are put into it and taken out again, so memory does
-not grow with their number.
+There is one live `ClientModule` per rank (or a few, see `side_by_side`). Clients are states that are put into it and
+taken out again, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -54,8 +54,16 @@ class ClientModule(LiveModel):
 
     mask: Tensor
 
-    def __init__(self, task: Task, data: FederatedData, local: LocalTraining, fabric: Fabric, seed: int) -> None:
-        super().__init__(task, fabric)
+    def __init__(
+        self,
+        task: Task,
+        data: FederatedData,
+        local: LocalTraining,
+        fabric: Fabric,
+        seed: int,
+        rows: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        super().__init__(task, fabric, rows)
         self.register_buffer("mask", torch.zeros(self.layout.size, dtype=torch.bool, device=self.vector.device))
         self.data, self.local, self.seed = data, local, seed
         self.memory: dict[str, Tensor] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import cast
 
 import torch
@@ -32,13 +33,17 @@ class LiveModel(LightningModule):
         gradient_by: how `compute_gradient` does it: by itself, or together with other ranks or other clients.
     """
 
-    def __init__(self, task: Task, fabric: Fabric) -> None:
+    def __init__(self, task: Task, fabric: Fabric, rows: tuple[Tensor, Tensor] | None = None) -> None:
         super().__init__()
+        if getattr(fabric.strategy.precision, "scaler", None) is not None:
+            raise ConfigError("fabric.precision: 16-mixed scales gradients, which methods look at; use bf16-mixed")
         self.task = task
         self.layout = Layout.of(task)
-        self.vector, self.grad = flatten(task, self.layout)
+        self.vector, self.grad = flatten(task, self.layout, rows)
         self.runtime = fabric
         self.frozen_norms: list[nn.Module] = []
+        self._generators = [self.vector.device] if self.vector.is_cuda else []
+        self._random: list[tuple[Callable[[Tensor], None], Tensor]] = []
         self.gradient_by: Callable[[LiveModel, Batch, Loss | None], Tensor] = LiveModel.backpropagate
 
     @property
@@ -103,9 +108,24 @@ class LiveModel(LightningModule):
         """Give the random numbers that are drawn inside (dropout's) out once more afterwards, so that a second model
         sees the same ones, or the training is the same as without what happens here.
         """
-        device = self.vector.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(self._generators):
             yield
+
+    @contextmanager
+    def own_random(self) -> Iterator[None]:
+        """Draw on from where the last such block ended, and leave torch's random state as it was: for clients that
+        take turns. A seed that is set inside starts the numbers of this model anew.
+        """
+        with torch.random.fork_rng(self._generators):
+            for set_state, state in self._random:
+                set_state(state)
+            try:
+                yield
+            finally:
+                self._random = [(torch.set_rng_state, torch.get_rng_state())]
+                for device in self._generators:
+                    setter = partial(torch.cuda.set_rng_state, device=device)
+                    self._random.append((setter, torch.cuda.get_rng_state(device)))
 
     def only(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
         """Train only these modules and freeze all others."""

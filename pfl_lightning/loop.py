@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from pfl_lightning.exact_mean import Upload
 from pfl_lightning.history import ALL_MOMENTS, History
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.monitor import Monitor, RoundRecord
+from pfl_lightning.side_by_side import SideBySide
 from pfl_lightning.signals import StopSignals
 from pfl_lightning.stopwatch import Stopwatch
 from pfl_lightning.store import ClientStore, StoreConfig
@@ -73,12 +74,14 @@ class FederatedFabricLoop:
         fabric.to_device(task)
         data.to(fabric.device)
         local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size)
-        self.client = ClientModule(task, data, local, fabric, seed)
+        self.side_by_side = SideBySide(config.clients_per_step, task, data, local, fabric, seed)
+        self.client = self.side_by_side.clients[0]
         initial = self.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
         algorithm.begin(self.client, self.server)
         self.comm = Comm(fabric, stop=stop or StopSignals())
-        self.client.between_batches = self.comm.check
+        for client in self.side_by_side.clients:
+            client.between_batches = self.comm.check
         self.team = Team(self.comm, self.client, config.ranks_per_client)
         self.store = ClientStore(data.num_clients, self.comm, store)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
@@ -118,15 +121,13 @@ class FederatedFabricLoop:
         self.comm.open_round(self.server.round, shares)
         with self.watch.phase("move"):
             self.store.gather_for(shares)
-        weights = {
-            c: float(n) if self.algorithm.weighting == "samples" else 1.0 for c, n in zip(cohort, sizes, strict=True)
-        }
-        total = sum(weights.values()) or 1.0
+        counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)
+        weights = {client: count / (sum(counts) or 1.0) for client, count in zip(cohort, counts, strict=True)}
         rows = torch.zeros(len(cohort), self.history.row_width, dtype=torch.float64)
         row_of = dict(zip(cohort, rows, strict=True))
         mine = shares[self.team.leader]
         with self.watch.phase("aggregate"):
-            visits = (self._visit(client, weights[client] / total, row_of[client]) for client in mine)
+            visits = (u for few in self.side_by_side.split(mine) for u in self._visit(few, weights, row_of))
             replies = self.algorithm.aggregate(self.server, self.team.hand_in(visits), self.comm)
             for client, memory in (replies or {}).items():
                 self.store.remember(client, memory)
@@ -176,39 +177,58 @@ class FederatedFabricLoop:
         """SHA-256 of the global vector's bytes."""
         return hashlib.sha256(self.server.vector.cpu().numpy().tobytes()).hexdigest()
 
-    def _visit(self, client: int, weight: float, row: Tensor) -> Upload:
-        """Train one client; fill its row of facts; save its state; return what it uploads."""
-        module, algorithm, server, phase = self.client, self.algorithm, self.server, self.watch.phase
-        with phase("download"):
-            self._open(client)
-            module.weight = weight
-            algorithm.download(module, server)
-            personal = [int(module.mask[span.start : span.stop].sum()) for span in module.layout.parameter_spans]
-            down = algorithm.down_bytes(module, server)
-        with phase("test"):
-            before = algorithm.test(module, server)
-        with phase("fit"):
-            algorithm.fit(module, server)
-            module.visits += 1
-        with phase("test"):
-            after = algorithm.test(module, server)
-        with phase("upload"):
-            upload = algorithm.upload(module, server)
-            facts = [module.loss_sum, module.samples_seen, algorithm.up_bytes(module, upload), down]
-            if self.team.leads:
-                row.copy_(torch.tensor([*before.tolist(), *after.tolist(), *facts, *personal], dtype=torch.float64))
-                self.store.put(client, module.state())
+    def _visit(
+        self, clients: Sequence[int], weights: Mapping[int, float], row_of: Mapping[int, Tensor]
+    ) -> Iterator[Upload]:
+        """Train a client, or several side by side; fill their rows of facts; save their states; yield their uploads."""
+        modules = self.side_by_side.clients[: len(clients)]
+        received = [
+            self._receive(module, client, weights[client]) for module, client in zip(modules, clients, strict=True)
+        ]
+        with self.watch.phase("fit"):
+            self.side_by_side.fit(modules, lambda module: self.algorithm.fit(module, self.server))
+        for module, facts in zip(modules, received, strict=True):
+            yield self._send(module, facts, row_of[module.id])
+
+    def _receive(self, module: ClientModule, client: int, weight: float) -> tuple[list[float], list[int]]:
+        """Bring a client to where its training starts; what is known of it then: sums of its test, bytes and mask."""
+        algorithm, server, phase = self.algorithm, self.server, self.watch.phase
+        with module.own_random():
+            with phase("download"):
+                self._open(client, module)
+                module.weight = weight
+                algorithm.download(module, server)
+                personal = [int(module.mask[span.start : span.stop].sum()) for span in module.layout.parameter_spans]
+                down = algorithm.down_bytes(module, server)
+            with phase("test"):
+                return algorithm.test(module, server).tolist(), [down, *personal]
+
+    def _send(self, module: ClientModule, received: tuple[list[float], list[int]], row: Tensor) -> Upload:
+        """Test and save a client that was trained; what it uploads."""
+        algorithm, server, phase = self.algorithm, self.server, self.watch.phase
+        module.visits += 1
+        with module.own_random():
+            with phase("test"):
+                after = algorithm.test(module, server).tolist()
+            with phase("upload"):
+                upload = algorithm.upload(module, server)
+                facts = [module.loss_sum, module.samples_seen, algorithm.up_bytes(module, upload)]
+                if self.team.leads:
+                    before, known = received
+                    row.copy_(torch.tensor([*before, *after, *facts, *known], dtype=torch.float64))
+                    self.store.put(module.id, module.state())
         return upload
 
     def _tell(self, record: RoundRecord) -> None:
         if self.monitor:
             self.monitor.round(record, int(record.scalars["samples"]))
 
-    def _open(self, client: int) -> None:
+    def _open(self, client: int, module: ClientModule | None = None) -> None:
+        module = module or self.client
         state = self.team.state(partial(self.store.get, client))
-        self.client.open(client, self.server.round, state, self.server.initial)
-        if not self.client.visits:
-            self.algorithm.setup(self.client, self.server)
+        module.open(client, self.server.round, state, self.server.initial)
+        if not module.visits:
+            self.algorithm.setup(module, self.server)
 
     def _evaluates(self, round_: int) -> bool:
         every = self.config.eval_every

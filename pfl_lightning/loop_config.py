@@ -27,6 +27,9 @@ class LoopConfig:
     """Samples per forward pass in tests."""
     ranks_per_client: int = 1
     """So many ranks train a client together, each on its part of every batch: for large clients, fewer than ranks."""
+    clients_per_step: int = 1
+    """So many clients are trained at the same time by one rank, their gradients computed at once: for small models on a
+    large GPU."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -39,6 +42,9 @@ class LoopConfig:
             "finetune_epochs": 0,
             "test_batch_size": 1,
             "ranks_per_client": 1,
+            "clients_per_step": 1,
         }
         for key, least_value in least.items():
             require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
+        alone = self.clients_per_step == 1 or self.ranks_per_client == 1
+        require(alone, "clients_per_step", self.clients_per_step, "1 with ranks_per_client above 1")

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from typing_extensions import override
 
 from pfl_lightning.client import ClientModule
-from pfl_lightning.tasks.task import Task
+from pfl_lightning.tasks.task import TaskLoss
 
 ScoreName = Literal["obp", "obp_legacy", "gradient", "fisher", "fisher_batch", "perturbation"]
 
@@ -56,7 +55,7 @@ def fisher(client: ClientModule) -> Tensor:
     chunks that `ENTRIES_AT_ONCE` bounds, so that memory does not grow with their number.
     """
     client.task.eval()
-    loss = _Loss(client.task)
+    loss = TaskLoss(client.task)
     parameters = {f"task.{name}": p.detach() for name, p in client.task.named_parameters()}
 
     def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -85,18 +84,6 @@ def fisher_batch(client: ClientModule) -> Tensor:
         client.compute_gradient(batch)
         total.addcmul_(client.grad, client.grad, value=len(batch[1]) / client.num_samples)
     return total
-
-
-class _Loss(nn.Module):
-    """The task's loss as a module's forward, which is what `functional_call` can call."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.task = task
-
-    @override
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.task.training_step((x, y))
 
 
 OF_DIFFERENCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"obp": obp, "obp_legacy": obp_legacy}

@@ -63,13 +63,15 @@ class Layout:
         return tuple(span for span in self.spans if span.stop <= self.num_parameters)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Name to view into `vector`, in the tensor's own shape. A vector of length P has the parameters only."""
-        if vector.shape not in ((self.size,), (self.num_parameters,)):
+        """Name to view into `vector`, in the tensor's own shape. A vector of length P has the parameters only; of
+        several vectors [..., S] or [..., P] the views are [..., *shape].
+        """
+        if vector.shape[-1] not in (self.size, self.num_parameters):
             raise ValueError(
                 f"a vector of shape {tuple(vector.shape)} does not fit: it must have {self.size} or "
                 f"{self.num_parameters} entries"
             )
-        return {span.name: _view(vector, span) for span in self.spans if span.stop <= len(vector)}
+        return {span.name: _view(vector, span) for span in self.spans if span.stop <= vector.shape[-1]}
 
     def where(self, names: Iterable[str], device: torch.device | None = None) -> Tensor:
         """Bool [S], True at the entries of the tensors with these names."""
@@ -85,10 +87,15 @@ class Layout:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def flatten(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
+def flatten(module: nn.Module, layout: Layout, rows: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Move all parameters and float buffers of `module` into one vector, of which each becomes a view.
 
     Do it after the module is on its device: moving the module, or copying it, makes tensors of their own again.
+
+    Args:
+        module: its tensors must be those of `layout`.
+        layout: the places in the vector.
+        rows: memory [S] and [P] for the vector and the gradient; new by default.
 
     Returns:
         The vector [S] and the gradient [P], which starts at zero. Each `p.grad` is a view of it with the strides of
@@ -96,8 +103,11 @@ def flatten(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
     """
     tensors = _tensors(module)
     like = next(iter(tensors.values()), torch.empty(0))
-    vector = torch.empty(layout.size, dtype=like.dtype, device=like.device)
-    grad = torch.zeros(layout.num_parameters, dtype=like.dtype, device=like.device)
+    vector, grad = rows or (
+        torch.empty(layout.size, dtype=like.dtype, device=like.device),
+        torch.empty(layout.num_parameters, dtype=like.dtype, device=like.device),
+    )
+    grad.zero_()
     views, grads = layout.views(vector), layout.views(grad)
     for span in layout.spans:
         tensor, view = tensors[span.name], views[span.name]
@@ -116,8 +126,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _view(vector: Tensor, span: Span) -> Tensor:
-    entries = vector[span.start : span.stop]
+    entries, outer = vector[..., span.start : span.stop], vector.shape[:-1]
     if len(span.shape) == 4:
         out, in_, height, width = span.shape
-        return entries.view(out, height, width, in_).permute(0, 3, 1, 2)
-    return entries.view(span.shape)
+        return entries.view(*outer, out, height, width, in_).movedim(-1, -3)
+    return entries.view(outer + span.shape)

@@ -146,7 +146,8 @@ def disturbed_summary(
                 loop.comm.stop.seen.append(signal.SIGTERM)
             loop.comm.check()
 
-        loop.client.between_batches = count
+        for client in loop.side_by_side.clients:
+            client.between_batches = count
         while True:
             try:
                 return loop.fit(), stops

@@ -9,6 +9,7 @@ import numpy as np
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from pfl_lightning.nets.net import Net
 
@@ -48,3 +49,15 @@ class Task(LightningModule):
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn sums (arrays with one entry per client, or per pool of clients) into the metrics named in `better`."""
         raise NotImplementedError(f"{type(self).__name__} needs metrics(sums)")
+
+
+class TaskLoss(nn.Module):
+    """A task's loss as a module's forward, which is what `torch.func.functional_call` can call."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+
+    @override
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.task.training_step((x, y))

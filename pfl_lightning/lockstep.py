@@ -1,0 +1,89 @@
+"""Work that is done piece by piece: functions that can be halted in the middle, to be continued when it suits.
+
+An algorithm's `fit` is an ordinary function that wants a gradient now and then. To compute the gradients of several
+clients at once, each `fit` must wait in the middle for the others. A thread can: here threads are used for that alone,
+never two at the same time, so everything happens in one fixed order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+class Ended(BaseException):
+    """Raised in a function that is halted and is not to be continued. No `Exception`: nothing shall hold it up."""
+
+
+class Turn(Generic[Question, Answer]):
+    """A function that runs while its owner waits, and halts wherever it has a question.
+
+    Args:
+        work: the function; it calls `ask`.
+        context: entered by the owner around every stretch of the work.
+
+    Attributes:
+        question: what the function waits for an answer to; None when it does not wait.
+        over: whether it has come to its end.
+        error: what it has ended with, if that was not a plain return.
+    """
+
+    def __init__(self, work: Callable[[], None], context: Callable[[], AbstractContextManager[None]]) -> None:
+        self.question: Question | None = None
+        self.over = False
+        self.error: BaseException | None = None
+        self._work, self._context = work, context
+        self._answer: Answer | None = None
+        self._ending, self._running = False, False
+        self._go, self._halt = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def proceed(self, answer: Answer | None = None) -> None:
+        """Let the function run, with the answer to its question, up to its next question or its end."""
+        self.question, self._answer = None, answer
+        with self._context():
+            if self._thread.ident is None:
+                self._thread.start()
+            self._running = True
+            self._go.release()
+            self._await()
+
+    def ask(self, question: Question) -> Answer:
+        """Called by the function: halt until there is an answer."""
+        self.question = question
+        self._halt.release()
+        self._go.acquire()
+        if self._ending:
+            raise Ended
+        return self._answer  # type: ignore[return-value]
+
+    def end(self) -> None:
+        """Bring the function to its end, wherever it is: what it has opened is closed."""
+        self._ending = True
+        if self._running:  # its owner was interrupted while it ran
+            self._await()
+        if not self.over and self._thread.ident is not None:
+            self.proceed()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _await(self) -> None:
+        self._halt.acquire()
+        self._running = False
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            self._work()
+        except Ended:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+            self._halt.release()
