@@ -16,6 +16,7 @@ from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.client import ClientModule, LocalTraining
 from pfl_lightning.cohort import derive_seed, draw_cohort
 from pfl_lightning.comm import Comm
+from pfl_lightning.compiled import compile_net
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import RunError
 from pfl_lightning.exact_mean import Upload
@@ -83,6 +84,8 @@ class FederatedFabricLoop:
         for client in self.side_by_side.clients:
             client.between_batches = self.comm.check
         self.team = Team(self.comm, self.client, config.ranks_per_client)
+        for client in self.side_by_side.clients if config.compile else ():
+            compile_net(client, str(config.compile))
         self.store = ClientStore(data.num_clients, self.comm, store)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
         self.watch = Stopwatch()

@@ -30,6 +30,8 @@ class LoopConfig:
     clients_per_step: int = 1
     """So many clients are trained at the same time by one rank, their gradients computed at once: for small models on a
     large GPU."""
+    compile: str | None = None
+    """Backend of torch.compile for the net, such as inductor; null: the net is not compiled."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
