@@ -154,3 +154,24 @@ def test_nested_phases_add_up():
         sum(range(20000))
     assert set(watch.seconds) == {"outer", "inner"}
     assert min(watch.seconds.values()) > 0
+
+
+def test_bf16_trains_and_leaves_float32_models_and_states():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), FedOBP(quantile=0.5), rounds=3)
+    record = loop.round()
+    assert record.scalars["loss_after"] < record.scalars["loss_before"]
+    loop.fit()
+    assert loop.server.vector.dtype == torch.float32
+    for state in loop.store.states.values():
+        assert {t.dtype for t in state.values() if t.is_floating_point()} == {torch.float32}
+    plain = toy_loop(one_rank(), FedOBP(quantile=0.5), rounds=3)
+    plain.fit()
+    assert not torch.equal(loop.server.vector, plain.server.vector), "it was float32"
+    torch.testing.assert_close(loop.server.vector, plain.server.vector, rtol=0.1, atol=0.05)
+
+
+def test_scaled_gradients_are_refused():
+    fabric = one_rank()
+    fabric.strategy.precision.scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ConfigError, match=r"fabric.precision: 16-mixed scales gradients, .* use bf16-mixed"):
+        toy_loop(fabric, FedAvg())
