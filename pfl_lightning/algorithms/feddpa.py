@@ -57,14 +57,6 @@ class FedDPA(FedAvg):
         require(self.clip_norm > 0, "clip_norm", self.clip_norm, "a number > 0")
         require(self.clip or not self.noise, "noise", self.noise, "0, or clip: true with it")
 
-    @override
-    def download(self, client: ClientModule, server: Server) -> None:
-        if "own" in client.memory:
-            client.vector.copy_(client.memory["own"])
-            score = scores.OF_MODEL["fisher" if self.fisher == "sample" else "fisher_batch"](client)
-            client.mask[: len(score)] = self.select(score, client)
-        super().download(client, server)
-
     def select(self, score: Tensor, client: ClientModule) -> Tensor:
         """The personal parameters, bool [P], of scores [P]."""
         spans = client.layout.parameter_spans
@@ -83,7 +75,9 @@ class FedDPA(FedAvg):
             client.train_epochs(
                 on_gradient=lambda: draw(client, server.theta, self.lam_shared, self.clip_norm), entries=~personal
             )
-        client.memory["own"] = client.vector.clone()
+        # nothing but the model just trained enters the score: what is personal at the next visit is known already
+        score = scores.OF_MODEL["fisher" if self.fisher == "sample" else "fisher_batch"](client)
+        client.mask[: len(score)] = self.select(score, client)
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

@@ -99,10 +99,11 @@ def test_everything_is_uploaded_and_a_true_zero_is_no_sign():
 
 def test_clipped_updates_reach_the_server():
     """θ − w = 0.1·(3, 4)·10 = (3, 4) with lr 1: clipped to (0.3, 0.4); the client's own model is not."""
-    run = ScalarClients(FedDPA(clip=True, lam_shared=0), targets=[[3.0, 4.0]], sizes=[1], steps=1, lr=1.0)
+    algorithm = FedDPA(clip=True, lam_shared=0, threshold=-1)
+    run = ScalarClients(algorithm, targets=[[3.0, 4.0]], sizes=[1], steps=1, lr=1.0)
     run.rounds(1)
     assert run.loop.server.vector.tolist() == pytest.approx([0.3, 0.4])
-    assert run.loop.store.get(0)["own"].tolist() == pytest.approx([3, 4])
+    assert run.loop.store.get(0)["personal"].tolist() == pytest.approx([3, 4])
 
 
 def test_noise_has_its_size_and_differs_by_client_and_round():
