@@ -36,6 +36,8 @@ class History:
         self.samples = 0
         self.seconds = 0.0
         self.personal_count = 0.0
+        self.phases: dict[str, float] = {}
+        """Seconds per phase on this rank, since the run was started or resumed."""
 
     @property
     def row_width(self) -> int:
@@ -77,9 +79,7 @@ class History:
         for moment, table in tables.items():
             scalars |= metrics.summarize(self.task, table, moment)
             spread |= {f"{name}_{moment}": v for name, v in metrics.per_client(self.task, table).items()}
-            everyone = np.full((self.num_clients, k), np.nan)
-            everyone[np.array(cohort)] = table
-            self.best.enter_clients(moment, everyone)
+            self.best.enter_clients(moment, table, self.num_clients, cohort)
         self.latest_after[np.array(cohort)] = tables["after"]
         sizes = [span.stop - span.start for span in self.layout.parameter_spans]
         layers = {s.name: float(p / n) for s, p, n in zip(self.layout.parameter_spans, personal, sizes, strict=True)}
@@ -90,9 +90,8 @@ class History:
         k = len(self.task.sums)
         tables = {moment: rows[:, i * k : (i + 1) * k] for i, moment in enumerate(ALL_MOMENTS)}
         tables["after"] = self.latest_after
-        self.best.enter_clients("before", tables["before"])
-        if self.finetuned:
-            self.best.enter_clients("finetuned", tables["finetuned"])
+        for moment in ("before", *(["finetuned"] if self.finetuned else [])):
+            self.best.enter_clients(moment, tables[moment], self.num_clients)
         for moment in ("before", "after", *(["finetuned"] if self.finetuned else [])):
             columns = metrics.summarize(self.task, tables[moment], moment)
             record.scalars |= {f"all_{name}": value for name, value in columns.items()}
@@ -109,6 +108,8 @@ class History:
         record.scalars["seconds"] = seconds
         record.scalars = {name: record.scalars[name] for name in self.columns() if name in record.scalars}
         record.phases = phases
+        for phase, taken in phases.items():
+            self.phases[phase] = self.phases.get(phase, 0.0) + taken
         self.best.enter_columns(record.scalars)
 
     def arrays(self) -> dict[str, np.ndarray]:

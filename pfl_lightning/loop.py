@@ -25,7 +25,7 @@ from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.monitor import Monitor, RoundRecord
 from pfl_lightning.side_by_side import SideBySide
 from pfl_lightning.signals import StopSignals
-from pfl_lightning.stopwatch import Stopwatch
+from pfl_lightning.stopwatch import Stopwatch, peak_memory
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.task import Task
 from pfl_lightning.team import Team
@@ -116,6 +116,7 @@ class FederatedFabricLoop:
 
     def _round(self) -> RoundRecord:
         started, self.watch = time.perf_counter(), Stopwatch()
+        self.comm.watch = self.watch
         self.server.round += 1
         participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
         cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, participation)
@@ -174,6 +175,8 @@ class FederatedFabricLoop:
             "model_sha256": self.model_sha256(),
             "clients_sha256": self.store.digest(),
             **self.history.summary(),
+            "phase_seconds": self.comm.gather(self.history.phases),
+            "peak_memory": self.comm.gather(peak_memory()),
         }
 
     def model_sha256(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,12 +63,23 @@ class Best:
             better = max if direction == "higher" else min
             self.best[name] = better(value, self.best.get(name, value))
 
-    def enter_clients(self, moment: str, table: Table) -> None:
-        """Enter a table with a row per client of the federation (NaN: not tested now)."""
+    def enter_clients(self, moment: str, table: Table, num_clients: int, clients: Sequence[int] | None = None) -> None:
+        """Enter what clients reached at a moment.
+
+        Args:
+            moment: such as `before`.
+            table: a row per client (NaN: not tested now).
+            num_clients: of the federation.
+            clients: whose rows they are; by default those of all clients.
+        """
+        rows = slice(None) if clients is None else np.array(clients)
         for name, values in per_client(self.task, table).items():
             key = f"{name}_{moment}"
+            if key not in self.clients:
+                self.clients[key] = np.full(num_clients, np.nan)
+            kept = self.clients[key]
             better = np.fmax if self.task.better[name] == "higher" else np.fmin
-            self.clients[key] = better(values, self.clients[key]) if key in self.clients else values
+            kept[rows] = better(values, kept[rows])
 
     def summary(self) -> dict[str, dict[str, float]]:
         """For summary.json: `last`, `best`, and `best_per_client` (mean over clients of each one's own best)."""

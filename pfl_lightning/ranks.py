@@ -16,6 +16,7 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.errors import ConfigError, LostRankError, RunError, StopRound
 from pfl_lightning.signals import StopSignals
+from pfl_lightning.stopwatch import Stopwatch
 
 T = TypeVar("T")
 ROLL_CALL = timedelta(seconds=5)
@@ -32,6 +33,8 @@ class Ranks:
     """Whether a round is under way that can be given up; the same on every rank."""
     in_step_with: dist.ProcessGroup | None = None
     """The ranks with which this one trains a client together at the moment; None: it works on its own."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    """Told how long this rank waits for the others."""
 
     def __post_init__(self) -> None:
         """Keep a second set of connections for the roll call: those of a collective that failed are of no use."""
@@ -95,7 +98,9 @@ class Ranks:
     def _agree(self) -> None:
         if not self.stoppable:
             return
-        if self._any(self.stop.requested):
+        with self.watch.phase("wait"):
+            asked = self._any(self.stop.requested)
+        if asked:
             self.stoppable = False
             raise StopRound
 

@@ -1,7 +1,9 @@
-"""Where the time of a round goes."""
+"""Where the time of a round goes, and the memory of a run."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,3 +33,8 @@ class Stopwatch:
         if self._open:
             self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._mark
         self._mark = now
+
+
+def peak_memory() -> int:
+    """The most memory that this process has ever had, in bytes: resident, what forked ranks share included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -48,10 +48,11 @@ def test_nobody_tested_is_nan_not_an_error():
 
 
 def test_last_best_and_best_per_client_by_hand():
-    """Client 0: 0.2, 0.8; client 1: 0.6, absent → own bests 0.8 and 0.6, mean 0.7. Loss: lower is better."""
+    """Client 0: 0.2, 0.8; client 1: 0.6, absent, then 0.1 → own bests 0.8 and 0.6, mean 0.7. Loss: lower is better."""
     best = Best(TASK)
-    best.enter_clients("after", table((2, 10), (6, 10)))
-    best.enter_clients("after", np.vstack([table((8, 10)), np.full((1, 3), np.nan)]))
+    best.enter_clients("after", table((2, 10), (6, 10)), 2)
+    best.enter_clients("after", np.vstack([table((8, 10)), np.full((1, 3), np.nan)]), 2)
+    best.enter_clients("after", table((1, 10)), 2, [1])
     best.enter_columns({"acc_after": 0.4, "loss_after": 0.3, "train_loss": 9.0, "seconds": 1.0, "all_global_acc": 0.1})
     best.enter_columns({"acc_after": 0.3, "loss_after": 0.2, "all_global_acc": math.nan})
     summary = best.summary()

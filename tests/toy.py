@@ -161,5 +161,5 @@ def disturbed_summary(
 
 def fingerprint(summary: dict[str, Any]) -> dict[str, Any]:
     """What must not depend on the number of ranks: all but times and the number itself."""
-    timed = ("seconds", "samples_per_second", "world_size")
+    timed = ("seconds", "samples_per_second", "world_size", "phase_seconds", "peak_memory")
     return {key: value for key, value in summary.items() if key not in timed}

@@ -57,6 +57,11 @@ def test_a_run_leaves_config_metrics_summary_and_events(tmp_path, capfd):
     assert told["num_parameters"] == 784 * 4 + 4 + 4 * 10 + 10
     assert len(told["model_sha256"]) == len(told["clients_sha256"]) == 64
     assert told["samples_per_second"] > 0
+    assert len(told["phase_seconds"]) == len(told["peak_memory"]) == told["world_size"]
+    for phases, memory in zip(told["phase_seconds"], told["peak_memory"], strict=True):
+        assert {"fit", "download", "test", "upload", "aggregate"} <= set(phases)
+        assert 0 < sum(phases.values()) < 1.01 * told["seconds"]
+        assert memory > 10**8, "bytes, and torch alone takes more"
     assert told["last"]["acc_before"] == float(rows[-1]["acc_before"])
     assert told["best"]["acc_after"] == max(float(row["acc_after"]) for row in rows)
     assert {"acc_before", "acc_after"} <= set(told["best_per_client"])
