@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,7 +131,7 @@ class Checkpoints:
             seed=loop.seed,
             rng=derive_seed(loop.seed, "checkpoint", loop.server.round),
             layout=loop.server.layout.fingerprint(),
-            data=contents.data_fingerprint(loop.data),
+            data=self._data_fingerprint,
             config=self.config_text,
             server=0,
             files=files,
@@ -143,6 +144,10 @@ class Checkpoints:
             return self._failure(error)
         remove_old(self.folder, manifest.round, self.config.keep)
         return None
+
+    @cached_property
+    def _data_fingerprint(self) -> str:
+        return contents.data_fingerprint(self.loop.data)
 
     def _is_due(self) -> bool:
         """Asked on rank 0 only: clocks differ."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,11 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write it; from now on the checkpoint exists."""
-        content = asdict(self)
-        text = json.dumps({"sha256": _digest(content), "checkpoint": content}, indent=1)
-        write_text(manifest_path(folder, self.round), text + "\n")
+        content = vars(self)
+        # a line per key: json's own indentation gives every client a line, which takes ten times as long
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+        text = f'{{\n "sha256": "{_digest(content)}",\n "checkpoint": {{\n{lines}\n }}\n}}\n'
+        write_text(manifest_path(folder, self.round), text)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
