@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit test test-slurm test-faults lint format clean
+.PHONY: help setup fit test test-slurm test-faults bench lint format clean
 
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -29,6 +29,9 @@ test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; 
 
 test-faults: setup  ## kill 50 runs at random moments and resume them: ARGS='--runs 200 --seed 1'
 	$(BIN)/python tools/faults/kill_runs.py $(ARGS)
+
+bench: setup     ## measure speed, memory and scaling on an idle machine, into docs/performance.md: ARGS=--quick to try
+	$(BIN)/python tools/bench $(ARGS)
 
 lint: setup      ## ruff and mypy
 	$(BIN)/ruff check .
