@@ -37,7 +37,8 @@ def first_class(words: list[str], key: str) -> str | None:
         if name == f"--{key}":
             return value if equals else following
         if option == "--config":
-            content = yaml.safe_load(Path(following).read_text() if Path(following).is_file() else following) or {}
+            is_text = "\n" in following  # a whole config, as `--resume` gives it
+            content = yaml.safe_load(following if is_text else Path(following).read_text()) or {}
             chosen = content.get(key)
             chosen = chosen.get("class_path") if isinstance(chosen, dict) else chosen
             if isinstance(chosen, str):
