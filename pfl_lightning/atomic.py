@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ def replacing(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.tmp")  # always the same name: one that a kill left is overwritten
     try:
         yield aside
-        _flush(aside)
+        flush(aside)
         os.replace(aside, path)
-        _flush(path.parent)
+        flush(path.parent)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
@@ -32,9 +33,21 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text)
 
 
-def _flush(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it where they are missing, to last through a power failure as their files do."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Make what was written to a file, or the names in a folder, last through a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network disks cannot do it with a folder
+            raise
     finally:
         os.close(handle)

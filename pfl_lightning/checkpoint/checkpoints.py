@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 import pfl_lightning
+from pfl_lightning.atomic import make_folder
 from pfl_lightning.checkpoint import contents
 from pfl_lightning.checkpoint.config import CheckpointConfig
 from pfl_lightning.checkpoint.files import PART_BYTES, PartFile, write_part
-from pfl_lightning.checkpoint.manifest import FORMAT, Manifest
+from pfl_lightning.checkpoint.manifest import FORMAT, Manifest, manifest_path
 from pfl_lightning.checkpoint.plan import MOST_FILES, clients_to_write, place
 from pfl_lightning.checkpoint.tidy import remove_old
 from pfl_lightning.cohort import derive_seed
@@ -62,6 +64,7 @@ class Checkpoints:
         self.files: list[PartFile] = []
         self.clients = [-1] * loop.data.num_clients
         self.saved_round = -1
+        self.passed_over: set[int] = set()
         self._tried_at, self._cost, self._told = -float("inf"), 0.0, False
 
     def after_round(self, loop: FederatedFabricLoop) -> None:
@@ -75,15 +78,15 @@ class Checkpoints:
 
     def finish(self) -> None:
         """Save what is not saved yet; raises a `RunError` where that fails."""
-        if self.saved_round == self.loop.server.round:
-            return
         if problem := self.save():
             error = RunError(problem)
             error.collective = True
             raise error
 
     def save(self) -> str | None:
-        """Write a checkpoint of the last whole round; returns what went wrong, alike on every rank."""
+        """Write a checkpoint of the last whole round, unless there is one; returns what went wrong, on every rank."""
+        if self.saved_round == self.loop.server.round:
+            return None
         comm, started = self.loop.comm, time.monotonic()
         todo = clients_to_write(self.files, self.clients, self.loop.store.changed, MOST_FILES + 2 * comm.world)
         parts, problem = Written(None, []), None
@@ -102,23 +105,38 @@ class Checkpoints:
             if problem is None:
                 self.files, self.clients, self.saved_round = files, clients, self.loop.server.round
                 self.loop.store.changed = set()
+        if problem is not None:
+            self._remove_new()
         self._tried_at, self._cost = time.monotonic(), time.monotonic() - started
         return problem
 
     def _write(self, mine: set[int]) -> Written:
         """Write this rank's files: the server's (rank 0), and its clients' where it has some to write."""
-        comm, round_, written = self.loop.comm, self.loop.server.round, Written(None, [])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if comm.rank == 0:
+        written = Written(None, [])
+        make_folder(self.folder)
+        if self.loop.comm.rank == 0:
             if self.loop.monitor:
                 self.loop.monitor.flush()
-            path = self.folder / f"{round_:08d}-server.safetensors"
+            path = self.folder / f"{self._name('server')}.safetensors"
             written = Written(write_part(path, contents.server_tensors(self.loop)), [])
         for count, (inside, tensors) in enumerate(contents.client_parts(self.loop, mine, PART_BYTES)):
-            name = f"{round_:08d}-clients-{comm.rank}of{comm.world}" + (f"-{count}" if count else "")
-            part = write_part(self.folder / f"{name}.safetensors", tensors, len(inside))
-            written.clients.append((part, inside))
+            name = self._name("clients") + (f"-{count}" if count else "")
+            written.clients.append((write_part(self.folder / f"{name}.safetensors", tensors, len(inside)), inside))
         return written
+
+    def _name(self, what: str) -> str:
+        """How the names begin of the files that this rank writes now."""
+        rank = f"-{self.loop.comm.rank}of{self.loop.comm.world}" if what == "clients" else ""
+        return f"{self.loop.server.round:08d}-{what}{rank}"
+
+    def _remove_new(self) -> None:
+        """Of a checkpoint that failed nothing stays: a disk that is nearly full would fill up with attempts."""
+        names = [f"{self._name('clients')}*"]
+        if self.loop.comm.rank == 0:
+            names = [manifest_path(self.folder, self.loop.server.round).name, f"{self._name('server')}*", *names]
+        with suppress(OSError):
+            for path in [path for name in names for path in self.folder.glob(name)]:
+                path.unlink(missing_ok=True)
 
     def _complete(self, files: list[PartFile], clients: list[int]) -> str | None:
         """On rank 0, when all parts are there: write the manifest, then remove what no checkpoint needs any more."""
@@ -142,7 +160,8 @@ class Checkpoints:
             manifest.write(self.folder)
         except OSError as error:
             return self._failure(error)
-        remove_old(self.folder, manifest.round, self.config.keep)
+        self.passed_over.discard(manifest.round)
+        remove_old(self.folder, manifest, self.config.keep, self.passed_over)
         return None
 
     @cached_property

@@ -20,6 +20,10 @@ class Unusable(Exception):
     """A checkpoint that cannot be used; the message says why."""
 
 
+class Unreadable(Unusable):
+    """The disk does not answer: the checkpoint itself may be good."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """A checkpoint is what its manifest says; files without one are no checkpoint."""
@@ -62,18 +66,21 @@ class Manifest:
             digest, content = whole["sha256"], whole["checkpoint"]
             intact = digest == _digest(content)
         except OSError as error:
-            raise Unusable(f"{path.name} cannot be read: {error.strerror}") from error
+            raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unusable(f"{path.name} is damaged") from error
         if not intact:
             raise Unusable(f"{path.name} was changed: its checksum differs")
-        if content["format"] != FORMAT:
-            raise Unusable(
-                f"it was written by pfl_lightning {content.get('version')} in format {content['format']}, "
-                f"this version reads format {FORMAT}"
-            )
-        content["files"] = [PartFile(*part) for part in content["files"]]
-        return cls(**content)
+        try:
+            if content["format"] != FORMAT:
+                raise Unusable(
+                    f"it was written by pfl_lightning {content['version']} in format {content['format']}, "
+                    f"this version reads format {FORMAT}"
+                )
+            content["files"] = [PartFile(*part) for part in content["files"]]
+            return cls(**content)
+        except (KeyError, TypeError) as error:
+            raise Unusable(f"{path.name} is no manifest of a checkpoint") from error
 
 
 def manifest_path(folder: Path, round_: int) -> Path:

@@ -1,10 +1,6 @@
-"""Saving and resuming: complete, incremental, verified, and never half."""
+"""Saving and resuming: complete, incremental, at the right moments, and never half."""
 
 from __future__ import annotations
-
-import json
-import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,36 +8,13 @@ import torch
 from lightning.fabric import Fabric
 
 import pfl_lightning.checkpoint.checkpoints as module
-from pfl_lightning.algorithms import FedAvg, FedOBP
+from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.checkpoint import CheckpointConfig, Checkpoints, resume
-from pfl_lightning.checkpoint.manifest import Manifest, _digest, list_rounds, manifest_path
+from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_path
 from pfl_lightning.errors import ConfigError, RunError
-from pfl_lightning.loop import FederatedFabricLoop
+from tests.checkpoint.runs import ALGORITHM, FullDisk, new_loop, resumed, saved_run
 from tests.ranks import run_on_ranks
-from tests.toy import fingerprint, toy_loop, toy_summary
-
-ALGORITHM = FedOBP(quantile=0.5)
-
-
-def new_loop(**settings) -> FederatedFabricLoop:
-    return toy_loop(Fabric(accelerator="cpu", devices=1), ALGORITHM, **{"participation": 0.4, "rounds": 6} | settings)
-
-
-def saved_run(run_dir: Path, rounds: int = 4, keep: int = 2, **settings) -> FederatedFabricLoop:
-    loop = new_loop(rounds=rounds, **settings)
-    checkpoints = Checkpoints(run_dir, loop, CheckpointConfig(every_rounds=1, keep=keep))
-    loop.on_round_end = [checkpoints.after_round]
-    loop.fit()
-    return loop
-
-
-def resumed(
-    run_dir: Path, fallback: bool = False, warnings: list[str] | None = None, **settings
-) -> FederatedFabricLoop:
-    loop = new_loop(**settings)
-    told = [] if warnings is None else warnings
-    resume(Checkpoints(run_dir, loop, CheckpointConfig(), warn=told.append), fallback)
-    return loop
+from tests.toy import fingerprint, toy_loop
 
 
 def test_everything_is_there_again(tmp_path):
@@ -70,21 +43,6 @@ def test_a_run_without_any_checkpoint_starts_at_the_beginning(tmp_path):
     assert resumed(tmp_path).server.round == 0
 
 
-class FullDisk:
-    """A disk that takes so many files and then no more."""
-
-    def __init__(self, files: int) -> None:
-        self.left = files
-
-    def __call__(self, path, *words):
-        from pfl_lightning.checkpoint.files import write_part
-
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(28, "No space left on device", str(path))
-        return write_part(path, *words)
-
-
 @pytest.mark.parametrize("files", [4, 5])
 def test_a_full_disk_leaves_the_last_checkpoint_and_training_goes_on(files, tmp_path, monkeypatch):
     """Two files a checkpoint: the third checkpoint fails at its first or at its second one."""
@@ -100,6 +58,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_training_goes_on(files, tmp_
     with pytest.raises(RunError, match="the checkpoint of round 6 cannot be written"):
         checkpoints.finish()
     monkeypatch.undo()
+    assert {path.name[:8] for path in (tmp_path / "checkpoints").iterdir()} == {"00000001", "00000002"}, "no attempts"
     again = resumed(tmp_path)
     assert again.server.round == 2
     assert fingerprint(again.fit()) == fingerprint(summary)
@@ -120,71 +79,20 @@ def test_a_failure_on_one_rank_is_known_to_all(tmp_path):
     assert list_rounds(tmp_path / "checkpoints") == []
 
 
-def test_a_broken_checkpoint_is_passed_over_only_when_asked(tmp_path):
-    saved_run(tmp_path)
-    part = next((tmp_path / "checkpoints").glob("00000004-server*"))
-    part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match=r"round 4 .* has .* bytes in place of .*; that of round 3 is good"):
-        resumed(tmp_path)
-    told: list[str] = []
-    loop = resumed(tmp_path, fallback=True, warnings=told)
-    assert loop.server.round == 3
-    assert len(told) == 1
-    assert "continuing from round 3" in told[0]
-    undisturbed = toy_summary(1, ALGORITHM, participation=0.4, rounds=6)
-    assert fingerprint(loop.fit()) == fingerprint(undisturbed)
-
-
-def test_no_good_checkpoint_at_all(tmp_path):
-    saved_run(tmp_path)
-    for part in (tmp_path / "checkpoints").glob("*-server*"):
-        part.unlink()
-    with pytest.raises(ConfigError, match=r"round 4 .*00000004-server.safetensors is missing; there is no good one"):
-        resumed(tmp_path, fallback=True)
-
-
-def test_another_model_other_data_and_another_seed_are_refused(tmp_path):
-    saved_run(tmp_path)
-    with pytest.raises(ConfigError, match="another model"):
-        resumed(tmp_path, num_clients=8)
-    with pytest.raises(ConfigError, match="random numbers"):
-        resumed(tmp_path, seed=2)
-
-
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
-    saved_run(tmp_path)
-    path = manifest_path(tmp_path / "checkpoints", 4)
-    whole = json.loads(path.read_text())
-    whole["checkpoint"] |= {"format": 2, "version": "9.0"}
-    whole["sha256"] = _digest(whole["checkpoint"])
-    path.write_text(json.dumps(whole))
-    with pytest.raises(ConfigError, match=r"written by pfl_lightning 9.0 in format 2, this version reads format 1"):
-        resumed(tmp_path)
-
-
-def test_two_hundred_damaged_checkpoints(tmp_path):
-    """Cut off or with a flipped bit anywhere: refused with one line, or unharmed; never a wrong model."""
-    good = fingerprint(saved_run(tmp_path, keep=1).summary())
-    files = sorted(path for path in (tmp_path / "checkpoints").iterdir())
-    rng = random.Random(0)
-    loop = new_loop()
-    refused = []
-    for number in range(200):
-        path = files[number % len(files)]
-        whole = path.read_bytes()
-        if rng.random() < 0.5:
-            path.write_bytes(whole[: rng.randrange(len(whole))])
+def test_the_first_ranks_clock_decides_for_all(tmp_path):
+    def work(fabric: Fabric) -> list[int]:
+        loop = toy_loop(fabric, ALGORITHM, rounds=4, participation=0.4)
+        checkpoints = Checkpoints(tmp_path, loop, CheckpointConfig())
+        if fabric.global_rank == 0:
+            checkpoints._is_due = lambda: loop.server.round in (2, 3)  # type: ignore[method-assign]
         else:
-            place = rng.randrange(len(whole))
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
-        try:
-            resume(Checkpoints(tmp_path, loop, CheckpointConfig()), fallback=bool(number % 2))
-            assert fingerprint(loop.summary()) == good, path
-        except ConfigError as error:
-            refused.append(str(error))
-        path.write_bytes(whole)
-    assert all("\n" not in text and "cannot be used" in text for text in refused)
-    assert len(refused) > 190, "only white space in a manifest may change"
+            checkpoints._is_due = lambda: pytest.fail("it is not asked")  # type: ignore[method-assign]
+        saved = []
+        loop.on_round_end = [checkpoints.after_round, lambda _: saved.append(checkpoints.saved_round)]
+        loop.fit()
+        return saved
+
+    assert run_on_ranks(work, 2) == [[-1, 2, 3, 3]] * 2
 
 
 def test_settings_are_checked():
