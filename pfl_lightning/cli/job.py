@@ -25,7 +25,7 @@ from pfl_lightning.cli.lock import RunLock
 from pfl_lightning.cli.origin import origin
 from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, instantiate, parse
 from pfl_lightning.cli.resume import AUTO, resumed_run_dir
-from pfl_lightning.cli.run_dir import check_free, choose_run_dir, create
+from pfl_lightning.cli.run_dir import check_free, check_shared, choose_run_dir, create
 from pfl_lightning.cohort import cohort_size
 from pfl_lightning.data import save_partition
 from pfl_lightning.errors import ConfigError, LostRankError, RunError, StopRound
@@ -97,22 +97,31 @@ class Job:
         self.run_dir = Path(loop.comm.on_first(lambda: str(self.run_dir)))
         recording = recorders(self.report, loop, self.run_dir)
         loop.comm.on_first(self._claim)
+        check_shared(self.run_dir, loop.comm)
         loop.store.settle(self.run_dir)
         checkpoints = Checkpoints(self.run_dir, loop, self.checkpoint, self.config_text)
         loop.on_round_end = [checkpoints.after_round, *recording]
         begun = resume(checkpoints, fallback=self.resume == AUTO) if self.resume else None
+        if begun and begun > self.loop.rounds:
+            raise ConfigError(
+                f"loop.rounds: {self.loop.rounds} is not allowed; the run has done {begun} rounds already"
+            )
         loop.comm.on_first(lambda: self._open_monitor(loop, begun))
         try:
-            summary = loop.fit()
-            try:
-                checkpoints.finish()
-            finally:
-                loop.comm.on_first(lambda: self._finish(summary))
-        except StopRound:
-            return self._stopped(loop, checkpoints)
+            return self._fit(loop, checkpoints, begun or 0)
         except RunError as error:
             self.advise(error)
             raise
+
+    def _fit(self, loop: FederatedFabricLoop, checkpoints: Checkpoints, begun: int) -> int:
+        try:
+            summary = loop.fit()
+        except StopRound:
+            return self._stopped(loop, checkpoints, begun)
+        try:
+            checkpoints.finish()
+        finally:
+            loop.comm.on_first(lambda: self._finish(summary))
         return 0
 
     def advise(self, error: RunError) -> None:
@@ -150,13 +159,13 @@ class Job:
         if self.monitor:
             self.monitor.finish({**summary, **origin(), "command": self.command})
 
-    def _stopped(self, loop: FederatedFabricLoop, checkpoints: Checkpoints) -> int:
+    def _stopped(self, loop: FederatedFabricLoop, checkpoints: Checkpoints, begun: int) -> int:
         """The round was given up: save the last whole one, say so, and ask SLURM to start again where it wants that."""
         numbers = [number for seen in loop.comm.gather(list(self.stop.seen)) for number in seen]
         checkpoints.finish()
         loop.comm.on_first(lambda: self._say_stopped(loop.server.round + 1))
         count = len(self.stop.seen)
-        if loop.comm.on_first(lambda: slurm.requeue(numbers)):
+        if loop.comm.on_first(lambda: slurm.requeue(numbers, loop.server.round - begun)):
             self.stop.wait(slurm.PATIENCE_SECONDS, more_than=count)  # it ends us; to leave on our own would be final
             return 0
         return 128 + numbers[0]

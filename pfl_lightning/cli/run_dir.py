@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from pfl_lightning.atomic import make_folder
 from pfl_lightning.cli.lock import LOCK_NAME
 from pfl_lightning.errors import ConfigError
+from pfl_lightning.ranks import Ranks
+
+LATE_SECONDS = 60.0
+"""Network disks may show a node what another one did so much later."""
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
@@ -53,9 +61,30 @@ def holds_run(path: Path) -> bool:
 def create(path: Path) -> None:
     """Make the directory; parents too."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise ConfigError(f"run_dir: {path} cannot be created: {error.strerror}") from error
+
+
+def check_shared(path: Path, ranks: Ranks) -> None:
+    """Refuse a directory, just claimed by the first rank, that other nodes do not see: their clients would be lost."""
+    blind = {host for host, sees in zip(ranks.hosts, ranks.gather(_sees_lock(path)), strict=True) if not sees}
+    if blind:
+        nodes = ", ".join(sorted(blind))
+        raise ConfigError(
+            f"run_dir: {path} of {ranks.hosts[0]} is not seen on {nodes}; use a directory that all nodes share"
+        )
+
+
+def _sees_lock(path: Path) -> bool:
+    end = time.monotonic() + LATE_SECONDS
+    while True:
+        with suppress(OSError):
+            if LOCK_NAME in os.listdir(path):
+                return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
 
 
 def _check_directory(path: Path, use: str) -> None:

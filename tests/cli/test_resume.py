@@ -7,15 +7,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pfl_lightning.cli.fit import run
+from pfl_lightning.cli.lock import RunLock
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
 
 JOB = [*SMALL, "--loop.rounds", "6", "--checkpoint.every_rounds", "1", "--fabric.devices", "1"]
@@ -62,6 +64,17 @@ def test_auto_starts_and_continues_and_a_finished_run_stays_as_it_is(tmp_path):
     assert rounds(tmp_path / "here") == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_fewer_rounds_than_are_done_are_refused(tmp_path, capfd):
+    assert run([*JOB, "--run_dir", "here", "--loop.rounds", "3"]) == 0
+    before = (tmp_path / "here/config.yaml").read_text()
+    capfd.readouterr()
+    assert run(["--resume", "here", "--loop.rounds", "2"]) == 2
+    assert (
+        capfd.readouterr().err == "pfl-fit: error: loop.rounds: 2 is not allowed; the run has done 3 rounds already\n"
+    )
+    assert (tmp_path / "here/config.yaml").read_text() == before
+
+
 def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tmp_path):
     here = tmp_path / "here"
     assert run([*JOB, "--run_dir", "here"]) == 0
@@ -72,6 +85,7 @@ def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tm
     assert all(summary(here)[key] == expected[key] for key in SAME)
     assert rounds(here) == ["1", "2", "3", "4", "5", "6"]
     assert steps(here) == [1, 2, 3, 4, 5, 6]
+    assert len(EventAccumulator(str(here)).Reload().Images("data/partition")) == 1
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +109,7 @@ REFUSED = {
     "--resume done --run_dir other": "run_dir: other is not the run that is resumed",
     "--resume done --algorithm.quantile 0.5": f"{OTHER}: algorithm.quantile (was 0.995, now 0.5)",
     "--resume done --loop.batch_size 64 --seed 3": f"{OTHER}: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
+    "--resume done --loop.rounds 0": "loop.rounds: 0 is not allowed",
     "--resume done --algorithm FedAvg": f"{OTHER}: algorithm (was ",
     "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue ",
     "--resume auto --run_dir full": "run_dir: full is not empty",
@@ -149,20 +164,23 @@ def test_every_manifest_broken_gets_one_line(done, capfd):
 
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_two_processes_on_one_directory(devices, done, capfd):
-    with FileLock(done / ".lock"):
-        capfd.readouterr()
-        assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 2
-        assert (
-            capfd.readouterr().err
-            == "pfl-fit: error: run_dir: done is in use by another process; wait for its end or stop it\n"
-        )
+    lock = RunLock(done)
+    capfd.readouterr()
+    assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 2
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    assert (
+        capfd.readouterr().err == f"pfl-fit: error: run_dir: done is in use by {holder}; wait for its end or stop it\n"
+    )
+    lock.release()
     assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 0
 
 
-def start(words: list[str], stderr: int = subprocess.STDOUT) -> subprocess.Popen[str]:
+def start(
+    words: list[str], stderr: int = subprocess.STDOUT, env: dict[str, str] | None = None, launcher: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     code = "from pfl_lightning.cli.fit import main; main()"
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-c", code, *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
+    command = [*launcher, sys.executable, "-c", code, *words]
     return subprocess.Popen(command, text=True, env=env, stdout=subprocess.PIPE, stderr=stderr)
 
 
