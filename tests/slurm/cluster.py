@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from tests.slurm.patient import SLOW
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,7 @@ class Job:
 
     def result(self) -> dict[str, Any]:
         assert self.await_state("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", self.log.read_text()
+        assert "Traceback" not in self.log.read_text()
         return results(self.run_dir)
 
     def pid_of(self, rank: int) -> int:
@@ -122,7 +125,9 @@ def results(run_dir: Path) -> dict[str, Any]:
     summary = json.loads((run_dir / "summary.json").read_text())
     rounds = [line.split(",")[0] for line in (run_dir / "metrics.csv").read_text().splitlines()]
     keys = ("model_sha256", "clients_sha256", "last", "best", "best_per_client")
-    return {key: summary[key] for key in keys} | {"rounds": rounds}
+    curve = EventAccumulator(str(run_dir)).Reload().Scalars("accuracy/before")
+    steps = [(event.step, event.value) for event in curve]
+    return {key: summary[key] for key in keys} | {"rounds": rounds, "curve": steps}
 
 
 def _free_ports() -> int:
