@@ -38,8 +38,11 @@ class Ranks:
 
     def __post_init__(self) -> None:
         """Keep a second set of connections for the roll call: those of a collective that failed are of no use."""
-        self._roll_call = dist.new_group(backend="gloo", timeout=ROLL_CALL) if self.world > 1 else None
-        self.hosts = [socket.gethostname()] * self.world
+        self.hosts = ["an unknown node"] * self.world
+        self._roll_call = None
+        if self.world > 1:
+            with self.reporting():
+                self._roll_call = dist.new_group(backend="gloo", timeout=ROLL_CALL)
         self.hosts = self.gather(socket.gethostname())
 
     @property
@@ -127,16 +130,18 @@ class Ranks:
         place = f"in round {self.round}" if self.round else "before the first round"
         if not re.search("timed ?out|timeout", reason, re.IGNORECASE):
             # whoever started the ranks knows which one ended, says so, and ends the others
-            quiet = self.stop.wait(1.0)
+            told = self.stop.wait(1.0)
             text = f"rank {self.rank} on {self.hosts[self.rank]} lost contact with another rank {place}: it has ended"
-            return LostRankError(text, quiet=quiet)
+            return LostRankError(text, quiet=told)
+        missing: list[int] = []
         try:
             assert not isinstance(self._roll_call, int), "every rank is in the group"
-            dist.monitored_barrier(self._roll_call, 2 * ROLL_CALL if self.rank else ROLL_CALL, wait_all_ranks=True)
-            missing = []
+            dist.monitored_barrier(self._roll_call, ROLL_CALL, wait_all_ranks=True)
         except RuntimeError as error:
-            if "from rank 0" in str(error) and "Timed out" not in str(error):
-                return LostRankError("another rank does not answer; rank 0 says which", quiet=True)
+            if self.rank and "send operation" not in str(error):  # rank 0 has heard us, so it knows who is missing
+                quiet = LostRankError("another rank does not answer; rank 0 says which", quiet=True)
+                quiet.collective = True
+                return quiet
             named = re.search(r"Ranks ([\d, ]+) failed", str(error))
             missing = [int(rank) for rank in named[1].split(",")] if named else [0]
         who = " and ".join(f"rank {rank} on {self.hosts[rank]}" for rank in missing) or "a rank"

@@ -13,6 +13,7 @@ from typing import Literal
 
 import joblib
 import torch
+import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -113,6 +114,9 @@ def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
         if error.signal_name:
             raise RunError(f"rank {error.error_index} was ended by {error.signal_name}") from error
         return int(error.exit_code)  # a forked rank has said what was wrong and left with a code
+    except dist.DistError as error:  # there is no group yet that could say who is missing
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"the ranks did not find each other within fabric.timeout: {reason}") from error
     except SystemExit as end:  # the only rank, in this process
         return int(end.code or 0)
     except KeyboardInterrupt:  # a second Ctrl-C

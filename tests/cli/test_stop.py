@@ -1,0 +1,179 @@
+"""Signals at awkward moments, ranks that hang, and nodes that see different disks: as a person meets them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning.fabric import Fabric
+
+import pfl_lightning.checkpoint.checkpoints as checkpoints
+from pfl_lightning import slurm
+from pfl_lightning.cli import run_dir
+from pfl_lightning.cli.fit import run
+from pfl_lightning.cli.lock import LOCK_NAME, RunLock
+from pfl_lightning.data import Fashion10k
+from pfl_lightning.errors import ConfigError
+from pfl_lightning.ranks import Ranks
+from pfl_lightning.signals import SIGNALS, StopSignals
+from tests.cli.test_fit import ROOT, SMALL, _elsewhere  # noqa: F401 (a fixture)
+from tests.cli.test_resume import JOB, rounds, same, start, steps
+from tests.ranks import run_on_ranks
+
+
+@pytest.fixture
+def stop():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    stop = StopSignals()
+    stop.install()
+    yield stop
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody disturbs."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert run([*JOB, "--run_dir", str(path)]) == 0
+    return path
+
+
+def signalling(function, *numbers: int):
+    """The function, which sends signals to its process in the middle of its work."""
+
+    def wrapped(*words, **options):
+        for number in numbers:
+            signal.raise_signal(number)
+        return function(*words, **options)
+
+    return wrapped
+
+
+def test_a_signal_while_the_data_is_loaded_ends_before_the_first_round(stop, whole, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Fashion10k, "load", signalling(Fashion10k.load, signal.SIGTERM, signal.SIGTERM))
+    assert run([*JOB, "--run_dir", "cut"], stop) == 128 + signal.SIGTERM
+    assert "Interrupted in round 1 of 6: metrics.csv holds 0 whole rounds." in capfd.readouterr().out
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert run(["--resume", "cut"]) == 0
+    assert same(tmp_path / "cut", whole)
+    assert rounds(tmp_path / "cut") == rounds(whole)
+    assert steps(tmp_path / "cut") == steps(whole)
+
+
+def test_signals_while_a_checkpoint_is_written_and_again_while_the_run_ends(stop, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "write_part", signalling(checkpoints.write_part, signal.SIGTERM))
+    monkeypatch.setattr(slurm, "requeue", signalling(slurm.requeue, signal.SIGTERM, signal.SIGUSR1))
+    assert run([*JOB, "--run_dir", "cut"], stop) == 128 + signal.SIGTERM
+    assert rounds(tmp_path / "cut") == ["1"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert run(["--resume", "cut"]) == 0
+    assert same(tmp_path / "cut", whole)
+    assert rounds(tmp_path / "cut") == rounds(whole)
+
+
+def test_handlers_are_there_before_torch_is_imported():
+    code = (
+        "import sys, signal; from pfl_lightning.cli import fit; fit.run = lambda argv, stop: "
+        "print('torch' in sys.modules, signal.getsignal(signal.SIGUSR1) == stop._on_signal) or 0; fit.main(['x'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "False True\n", done.stderr
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_rank_that_hangs_is_named_with_its_node(tmp_path):
+    words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", "2", "--fabric.timeout", "2", "--run_dir", "cut"]
+    with start(words) as process:
+        assert process.stdout is not None
+        ranks, lines = [], []
+        for line in process.stdout:
+            if not ranks and line.startswith("[") and "all" in line:
+                ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(ranks[1]), signal.SIGSTOP)
+            if line.startswith("pfl-fit"):
+                lines.append(line)
+                while is_alive(ranks[0]):
+                    pass
+                os.kill(int(ranks[1]), signal.SIGKILL)  # what the launcher does after 30 s
+        assert process.wait(60) == 1
+    assert len(lines) == 1
+    assert lines[0].startswith(f"pfl-fit: error: rank 1 on {socket.gethostname()} did not answer in round ")
+    assert lines[0].endswith("; pfl-fit --resume cut continues from the last checkpoint\n")
+
+
+def test_ranks_that_do_not_find_each_other_get_one_line(tmp_path):
+    """One of two machines was not started."""
+    facts = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    facts |= {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = [*SMALL, "--fabric.devices", "1", "--fabric.num_nodes", "2", "--fabric.timeout", "1", "--run_dir", "cut"]
+    with start(words, env=facts) as process:
+        out = process.communicate()[0]
+    assert process.returncode == 1
+    assert out.startswith("pfl-fit: error: the ranks did not find each other within fabric.timeout: ")
+    assert out.count("\n") == 1
+    assert not (tmp_path / "cut").exists()
+
+
+def test_torchrun_gives_the_bits_of_one_process(whole, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    words = [*JOB, "--fabric.devices", "2", "--run_dir", "two"]
+    with start(words, launcher=launcher) as process:
+        out = process.communicate()[0]
+    assert process.returncode == 0, out
+    assert same(tmp_path / "two", whole)
+    assert "2 on cpu" in out
+
+
+def test_a_directory_that_other_nodes_do_not_see_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_dir, "LATE_SECONDS", 0.0)
+
+    def work(fabric: Fabric) -> str:
+        path = tmp_path / f"node{fabric.global_rank}"
+        path.mkdir()
+        ranks = Ranks(fabric)
+        ranks.hosts = ["node0", "node1"]
+        if fabric.global_rank == 0:
+            RunLock(path)
+        try:
+            run_dir.check_shared(path, ranks)
+        except ConfigError as error:
+            return str(error).replace(str(path), "PATH")
+        return "none"
+
+    assert (
+        run_on_ranks(work, 2)
+        == ["run_dir: PATH of node0 is not seen on node1; use a directory that all nodes share"] * 2
+    )
+
+
+def test_the_lock_names_its_holder_and_is_gone_with_it(tmp_path):
+    code = "import sys, pathlib, time; from pfl_lightning.cli.lock import RunLock; l = RunLock(pathlib.Path('.')); "
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code + "print(flush=True); time.sleep(99)"], stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(ConfigError, match=f"is in use by process {holder.pid} on {socket.gethostname()}; wait"):
+        RunLock(tmp_path)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    assert (tmp_path / LOCK_NAME).exists()
+    RunLock(tmp_path).release()
