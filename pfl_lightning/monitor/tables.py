@@ -62,14 +62,14 @@ class MetricsTable:
 
 
 def cut_metrics(path: Path, columns: Sequence[str], last: int) -> None:
-    """Drop the rows after round `last`, which come again, and half a row that a full disk may have left."""
+    """Drop the rows after round `last`, which come again, and half a row that a full disk or a crash may have left."""
     if not path.exists():
         return
     columns = ("round", *(column for column in columns if column != "round"))
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row.get("round") or "").isdigit() and int(row["round"]) <= last]
-    lines = [columns, *([row.get(column) or "" for column in columns] for row in rows)]
-    write_text(path, "".join(",".join(line) + "\n" for line in lines))
+    lines = path.read_text(errors="replace").split("\n")[:-1]  # a row is whole when its line has ended: 1 may be 12
+    rows = [row for row in csv.DictReader(lines) if (row.get("round") or "").isdecimal() and int(row["round"]) <= last]
+    cells = [columns, *([row.get(column) or "" for column in columns] for row in rows)]
+    write_text(path, "".join(",".join(line) + "\n" for line in cells))
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_lightning.atomic import flush
 from pfl_lightning.monitor.record import Metric, RoundRecord
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class TensorBoardWriter:
         # takes a second to import: only runs pay for it, not `--help`
         from torch.utils.tensorboard import SummaryWriter
 
-        self._metrics = metrics
+        self._metrics, self._run_dir = metrics, run_dir
         self._writer: Any = SummaryWriter(  # its types are incomplete
             str(run_dir),
             # what was written of rounds that are done once more is dropped by TensorBoard
@@ -59,8 +60,10 @@ class TensorBoardWriter:
                 self._writer.add_histogram(f"{group}_spread/{name}", finite, record.round, edges)
 
     def flush(self) -> None:
-        """Write out what is pending."""
+        """Write out what is pending, to last through a power failure: a checkpoint may count on it."""
         self._writer.flush()
+        for path in self._run_dir.glob("events.out.tfevents.*"):
+            flush(path)
 
     def close(self) -> None:
         """Write out what is pending; what cannot be written was complained about before."""

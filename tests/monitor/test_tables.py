@@ -16,7 +16,7 @@ import pytest
 
 from pfl_lightning.errors import RunError
 from pfl_lightning.monitor import RoundRecord, read_metrics
-from pfl_lightning.monitor.tables import MetricsTable, write_summary
+from pfl_lightning.monitor.tables import MetricsTable, cut_metrics, write_summary
 
 
 def test_rows_have_all_columns_and_empty_cells(tmp_path: Path) -> None:
@@ -163,3 +163,12 @@ def test_summary_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyte
         write_summary(path, {"rounds": 3})
     assert json.loads(path.read_text()) == {"rounds": 1}
     assert os.listdir(tmp_path) == ["summary.json"]
+
+
+def test_half_a_row_is_never_taken_for_another_round(tmp_path: Path) -> None:
+    """Of the row of round 12 a crash left its first digit; or bytes that are no text at all."""
+    for rest in (b"1", b"12,0.", b"\0\0\0\0", b"\xff\xfe\n", b"\xc2\xb2,1\n"):
+        path = tmp_path / "metrics.csv"
+        path.write_bytes(b"round,loss\n1,0.5\n2,0.25\n3,0.1\n" + rest)
+        cut_metrics(path, ["loss"], last=2)
+        assert path.read_text() == "round,loss\n1,0.5\n2,0.25\n"
