@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.cli.fit import run
 from tests.cli.test_fit import _elsewhere, summary  # noqa: F401 (a fixture)
 from tests.cli.test_resume import JOB, SAME, rounds, start, steps
@@ -80,6 +81,49 @@ def test_a_full_disk_for_checkpoints_only_does_not_stop_the_training(disk, tmp_p
     assert summary(tmp_path / "run")["rounds"] == 6, "the results are there"
     filler.unlink()
     assert run(words) == 0
+
+
+def elsewhere(name: str, target: Path) -> None:
+    """A run, not begun yet, of which one file or folder is on another disk."""
+    Path("run").mkdir(exist_ok=True)
+    Path("run/config.yaml").touch()
+    Path("run", name).symlink_to(target)
+
+
+def assert_ends_with_one_line_and_goes_on(run_dir: Path, whole: Path, filler: Path) -> None:
+    words = [*JOB, "--loop.rounds", "20", "--resume", "auto", "--run_dir", str(run_dir)]
+    with start(words, stderr=subprocess.PIPE) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 1, err
+    *warnings, error = err.splitlines()
+    assert error.startswith("pfl-fit: error: cannot write ")
+    assert "No space left on device" in error or "the disk is full" in error
+    assert len(warnings) <= 1
+    assert all(line.startswith("pfl-fit: warning: the checkpoint of round ") for line in warnings)
+    done = len(rounds(run_dir))
+    assert 1 < done < 20, "it failed in the middle"
+    assert max(list_rounds(run_dir / "checkpoints")) in (done - 1, done)
+    filler.unlink()
+    assert run(words) == 0
+    assert all(summary(run_dir)[key] == summary(whole)[key] for key in SAME)
+    assert rounds(run_dir) == [str(n) for n in range(1, 21)]
+    assert steps(run_dir) == list(range(1, 21))
+
+
+def test_a_full_disk_for_metrics_only(disk, whole):
+    elsewhere("metrics.csv", disk / "metrics.csv")
+    assert_ends_with_one_line_and_goes_on(Path("run"), whole, fill(disk, 8192))
+
+
+def test_a_full_disk_for_tensorboard_only(disk, whole, monkeypatch):
+    """What else is in the run directory fits: a small config and 80 KB of partition."""
+    Path("checkpoints").mkdir()
+    Path("metrics.csv").touch()
+    with monkeypatch.context() as context:
+        context.chdir(disk)
+        elsewhere("checkpoints", disk.parent / "checkpoints")
+        elsewhere("metrics.csv", disk.parent / "metrics.csv")
+    assert_ends_with_one_line_and_goes_on(disk / "run", whole, fill(disk, 147456))
 
 
 def test_a_read_only_disk_is_refused(disk, capfd):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import re
@@ -21,7 +22,7 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from pfl_lightning.checkpoint.manifest import list_rounds
+from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_path
 from tools.faults.process import Run
 
 ROUNDS = 12
@@ -30,7 +31,10 @@ JOB = [
     "--task.net", "MLP", "--task.net.hidden", "[8]", "--loop.rounds", str(ROUNDS), "--loop.participation", "0.5",
     "--loop.eval_every", "4", "--loop.batch_size", "128", "--checkpoint.every_rounds", "1",
 ]  # fmt: skip
-MODES = ("all processes", "one rank", "all, while a checkpoint is written", "one rank, while a checkpoint is written")
+MODES = (
+    "all processes", "one rank", "all, while a checkpoint is written", "one rank, while a checkpoint is written",
+    "the process that started the ranks",
+)  # fmt: skip
 COMPARED = ("model_sha256", "clients_sha256", "last", "best", "best_per_client", "up_bytes", "down_bytes", "rounds")
 
 
@@ -46,6 +50,17 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     found = {key: summary[key] for key in COMPARED} | {"rows": [r[:seconds] + r[seconds + 1 :] for r in rows]}
     curve = EventAccumulator(str(run_dir)).Reload().Scalars("accuracy/before")
     return found | {"curve": [(event.step, event.value) for event in curve]}
+
+
+def left_over(folder: Path) -> list[Path]:
+    """Temporary files, and parts of checkpoints that no checkpoint names."""
+    aside = [path for path in folder.rglob("*") if path.name.endswith(".tmp") or path.name.startswith(".pfl-fit-")]
+    orphans = []
+    for checkpoints in folder.glob("*/checkpoints"):
+        manifests = [Manifest.read(manifest_path(checkpoints, round_)) for round_ in list_rounds(checkpoints)]
+        named = {part.name for manifest in manifests for part in manifest.files}
+        orphans += [path for path in checkpoints.glob("*.safetensors") if path.name not in named]
+    return aside + orphans
 
 
 def rows_of(run_dir: Path) -> int:
@@ -70,6 +85,8 @@ def strike(run: Run, run_dir: Path, mode: str, round_: int, seconds: float) -> b
         if not ranks:
             return False
         os.kill(random.choice(ranks), signal.SIGKILL)
+    elif mode.startswith("the"):
+        os.kill(run.pid, signal.SIGKILL)
     else:
         run.kill()
     return True
@@ -106,6 +123,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=2)
     options = parser.parse_args()
     random.seed(options.seed)
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells what it drops, as it should
     import torch.utils.tensorboard  # noqa: F401 (imported once, for all runs)
 
     import pfl_lightning.cli.job  # noqa: F401
@@ -122,20 +140,18 @@ def main() -> None:
             mode = MODES[number % len(MODES)]
             fact = survive(run_dir, mode, duration, options.devices)
             same = outcome(run_dir) == expected
-            rest = [path for path in run_dir.rglob("*") if path.name.endswith(".tmp")]
-            wrong, left = wrong + (not same), left + len(rest)
+            wrong, left = wrong + (not same), left + len(left_over(run_dir.parent))
             facts.append(fact)
             print(f"{number + 1:3}  {mode:40} after round {fact['killed']:2}, resumed {fact['resumes']}x, "
                   f"{fact['again']} round done again  {'same' if same else 'DIFFERENT'}", flush=True)  # fmt: skip
             shutil.rmtree(run_dir)
     lost, again = sum(fact["lost"] for fact in facts), max(fact["again"] for fact in facts)
-    print(
-        f"\n{options.runs} runs of {ROUNDS} rounds on {options.devices} ranks, each killed once (SIGKILL) and resumed"
-    )
+    print(f"\n{options.runs} runs of {ROUNDS} rounds on {options.devices} ranks, each killed once and resumed")
+    print(f"killed by SIGKILL, in turn: {'; '.join(MODES)}")
     print(f"different from the undisturbed run: {wrong}")
     print(f"rounds lost whose checkpoint was complete: {lost}")
     print(f"rounds done again: at most {again} by one kill (its row was there, its checkpoint not yet)")
-    print(f"temporary files left over: {left}")
+    print(f"temporary or unneeded files left over: {left}")
     print(f"seconds: {time.monotonic() - started:.0f}")
     sys.exit(0 if not wrong and not left and not lost and again <= 1 else 1)
 
