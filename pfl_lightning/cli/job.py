@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pfl_lightning.cli.extends import config_name
 from pfl_lightning.cli.launch import INTERRUPTED
 from pfl_lightning.cli.lock import RunLock
 from pfl_lightning.cli.origin import origin
-from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, instantiate, parse
+from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, parse
 from pfl_lightning.cli.resume import AUTO, resumed_run_dir
 from pfl_lightning.cli.run_dir import check_free, check_shared, choose_run_dir, create
 from pfl_lightning.cohort import cohort_size
@@ -56,7 +57,7 @@ class Job:
         self.loop, self.fabric, self.checkpoint, self.store, self.report = (parts[key] for key in GROUPS)
         self.seed = self.config.seed
         if self.resume:
-            self.run_dir = resumed_run_dir(self.config, self.config_text)
+            self.run_dir = resumed_run_dir(self.config, self.config_text, partial(complete, parser))
         else:
             name = config_name(argv) or type(self.algorithm).__name__.lower()
             self.run_dir = choose_run_dir(self.config.run_dir, name)

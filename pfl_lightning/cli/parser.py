@@ -75,6 +75,15 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         raise ConfigError(explain(str(error), parser)) from error
 
 
+def complete(parser: ArgumentParser, text: str) -> str:
+    """A resolved config with the settings that did not exist when it was written; as it is where it no longer fits."""
+    try:
+        config: str = parser.dump(parser.parse_string(text))
+    except ArgumentError:
+        return text
+    return config
+
+
 def instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     """Make the objects, one by one, so that an error can name the key it belongs to."""
     parts = {}

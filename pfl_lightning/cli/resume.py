@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -25,8 +26,14 @@ def stored_config(argv: list[str]) -> list[str]:
     return ["--config", yaml.safe_dump({key: config[key] for key in config if key not in ("run_dir", "resume")})]
 
 
-def resumed_run_dir(config: Namespace, config_text: str) -> Path:
-    """The directory of the run that goes on, after a check that the config fits; with `auto` it may be a new one."""
+def resumed_run_dir(config: Namespace, config_text: str, complete: Callable[[str], str]) -> Path:
+    """The directory of the run that goes on, after a check that the config fits; with `auto` it may be a new one.
+
+    Args:
+        config: of this command.
+        config_text: the same, resolved.
+        complete: adds to the stored config what it does not have because its version did not know it.
+    """
     if config.resume == AUTO:
         if config.run_dir is None:
             raise ConfigError("resume: auto needs run_dir, the directory of the run to start or to continue")
@@ -39,7 +46,7 @@ def resumed_run_dir(config: Namespace, config_text: str) -> Path:
         if config.run_dir is not None and Path(config.run_dir).resolve() != path.resolve():
             raise ConfigError(f"run_dir: {config.run_dir} is not the run that is resumed; leave it out")
     if stored is not None:
-        refuse_differences(stored.config, config_text)
+        refuse_differences(complete(stored.config), config_text)
     return path
 
 

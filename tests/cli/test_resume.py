@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,8 +17,11 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pfl_lightning.checkpoint.differences import refuse_differences
 from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.lock import RunLock
+from pfl_lightning.cli.parser import build_parser, complete, parse
+from pfl_lightning.errors import ConfigError
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
 
 JOB = [*SMALL, "--loop.rounds", "6", "--checkpoint.every_rounds", "1", "--fabric.devices", "1"]
@@ -222,3 +226,14 @@ def test_one_rank_that_is_killed_ends_the_run_with_one_line(tmp_path):
     assert (
         run(["--resume", "cut", "--loop.rounds", str(len(rounds(tmp_path / "cut")) + 1), "--fabric.devices", "1"]) == 0
     )
+
+
+def test_a_config_of_an_earlier_version_fits_where_new_settings_have_their_defaults():
+    parser = build_parser()
+    now = parser.dump(parse(parser, JOB))
+    old = re.sub(r"  (clients_per_step|ranks_per_client): 1\n", "", now)
+    assert old != now
+    refuse_differences(complete(parser, old), now)
+    other = parser.dump(parse(build_parser(), [*JOB, "--loop.ranks_per_client", "2"]))
+    with pytest.raises(ConfigError, match=r"loop\.ranks_per_client \(was 1, now 2\)"):
+        refuse_differences(complete(parser, old), other)
