@@ -60,12 +60,12 @@ def write(runs: Path, seed: int) -> None:
     found = {path.parent.name: json.loads(path.read_text()) for path in sorted(runs.glob("*/summary.json"))}
     rows = [row(name, summary) for name, summary in found.items()]
     rows.sort(key=lambda r: -r[0])
-    commits = sorted({s["git_commit"] or "?" for s in found.values()})
+    commits = sorted({(s["git_commit"] or "?")[:10] for s in found.values()})
     head = [
-        f"Command: `python tools/fashion10k_table.py --seed {seed}`, commit {', '.join(c[:10] for c in commits)}.",
+        f"Command: `python tools/fashion10k_table.py --seed {seed}`, commit {', '.join(commits)}.",
         "",
-        "| method | reported | its value | before | after | fine-tuned | worst tenth | global | MiB sent | seconds |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| method | reported | its value | before | after | fine-tuned | worst tenth | global | MiB sent |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     page = PAGE.read_text()
     table = "\n".join([BEGIN, "", *head, *(line for _, line in rows), "", END])
@@ -90,7 +90,7 @@ def row(name: str, summary: dict[str, Any]) -> tuple[float, str]:
     label = summary["algorithm"] + (" + fine-tuning" if name.endswith("_ft") else "")
     return (
         value,
-        f"| {label} | {moment} | **{100 * value:.1f}** | {shown} | {traffic:,.0f} | {summary['seconds']:.0f} |",
+        f"| {label} | {moment} | **{100 * value:.1f}** | {shown} | {traffic:,.0f} |",
     )
 
 
