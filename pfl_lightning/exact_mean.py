@@ -23,6 +23,7 @@ SCALE = 2.0**44
 RESOLUTION = 1 / SCALE
 LIMIT = 2.0**18
 CHUNK = 1 << 22  # entries that are converted at once: bounds the float64 temporaries for models of any size
+BLOCK = 1 << 18  # the same on CPUs, where temporaries that fit into the cache are several times faster
 
 
 @dataclass
@@ -74,13 +75,15 @@ class ExactMean:
 
     @staticmethod
     def _add_value(value: Tensor, share: Tensor | None, weight: float, sums: Tensor) -> bool:
-        for start in range(0, value.numel(), CHUNK):
-            part = value[start : start + CHUNK].double()
+        block = BLOCK if value.device.type == "cpu" else CHUNK
+        for start in range(0, value.numel(), block):
+            part = value[start : start + block]
             if share is not None:
-                part = part.where(share.reshape(-1)[start : start + CHUNK], 0.0)
-            if not bool(part.abs().amax() <= LIMIT):
+                part = part.where(share.reshape(-1)[start : start + block], 0.0)
+            low, high = part.aminmax()
+            if not bool(torch.maximum(-low, high) <= LIMIT):  # NaN is not
                 return False
-            sums[start : start + CHUNK] += (part * (weight * SCALE)).round_().long()
+            sums[start : start + block] += (part.double() * (weight * SCALE)).round_().long()
         return True
 
     def result(self, round_: int) -> dict[str, Tensor]:
