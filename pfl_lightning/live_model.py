@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricOptimizer
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.tasks.task import Batch, Task
@@ -71,7 +71,19 @@ class LiveModel(LightningModule):
 
     def fresh_optimizer(self) -> _FabricOptimizer:
         """A new optimizer of the task, ready to step the live model."""
-        return cast(_FabricOptimizer, self.runtime.setup_optimizers(self.make_optimizer()))
+        return cast(_FabricOptimizer, self.runtime.setup_optimizers(self._flat(self.make_optimizer())))
+
+    def _flat(self, optimizer: Optimizer) -> Optimizer:
+        """SGD over the flat vector in place of one tensor after the other: it treats every entry alike, so the outcome
+        is the same. Any other optimizer, or one over a part of the model or in groups, stays what it is.
+        """
+        parameters, (first, *others) = list(self.task.parameters()), optimizer.param_groups
+        whole = not others and len(first["params"]) == len(parameters)
+        if type(optimizer) is not SGD or not whole:
+            return optimizer
+        theta = nn.Parameter(self.theta)
+        theta.grad = self.grad
+        return SGD([theta], **{name: value for name, value in first.items() if name != "params"})
 
     def compute_gradient(self, batch: Batch, loss: Loss | None = None) -> Tensor:
         """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached.

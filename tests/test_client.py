@@ -94,6 +94,24 @@ def test_only_the_chosen_entries_move(client):
     assert (client.theta[entries] != before[entries]).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1}])
+def test_flat_sgd_has_the_bits_of_sgd_on_each_tensor(client, settings):
+    class Plain(torch.optim.SGD):
+        """Not exactly SGD, so it is left as it is."""
+
+    start, ends = client.vector.clone(), []
+    for kind in (torch.optim.SGD, Plain):
+        client.vector.copy_(start)
+        client.task.make_optimizer = lambda p, kind=kind: kind(p, lr=0.1, **settings)
+        optimizer = client.fresh_optimizer()
+        assert len(optimizer.param_groups[0]["params"]) == (1 if kind is torch.optim.SGD else 6)
+        torch.manual_seed(0)
+        client.train_epochs(3)
+        ends.append(client.vector.clone())
+    assert torch.equal(*ends)
+    assert not torch.equal(ends[0], start)
+
+
 def test_a_second_model_trains_in_the_live_module_and_goes_back(client):
     first, second = client.vector.clone(), torch.full_like(client.vector, 0.1)
     with client.holding(second):
