@@ -102,7 +102,8 @@ def assert_ends_with_one_line_and_goes_on(run_dir: Path, whole: Path, filler: Pa
     assert all(line.startswith("pfl-fit: warning: the checkpoint of round ") for line in warnings)
     done = len(rounds(run_dir))
     assert 1 < done < 20, "it failed in the middle"
-    assert max(list_rounds(run_dir / "checkpoints")) in (done - 1, done)
+    # every round has one, but for the last and for one that failed with a warning
+    assert done - 1 - len(warnings) <= max(list_rounds(run_dir / "checkpoints")) <= done
     filler.unlink()
     assert run(words) == 0
     assert all(summary(run_dir)[key] == summary(whole)[key] for key in SAME)
