@@ -95,10 +95,15 @@ class Job:
         return state
 
     def await_restart(self) -> None:
-        """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short."""
+        """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short.
+
+        Not while something of its first life is left: an srun that is still ending the old step would end the new one,
+        since both have the same number.
+        """
         wait_for(
             "the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING"
         )
+        wait_for("its processes to be gone", lambda: not self._processes())
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def result(self) -> dict[str, Any]:
@@ -107,17 +112,24 @@ class Job:
         return results(self.run_dir)
 
     def pid_of(self, rank: int) -> int:
-        """The process of a rank, found by its environment."""
-        facts = {"SLURM_JOB_ID": self.number, "SLURM_PROCID": rank, "SLURM_CONF": self.cluster.env["SLURM_CONF"]}
-        wanted = {f"{name}={value}".encode() for name, value in facts.items()}
-        for path in Path("/proc").glob("[0-9]*/environ"):
+        """The process of a rank."""
+        for path in self._processes(f"SLURM_PROCID={rank}"):
+            command = (path / "cmdline").read_bytes()
+            if b"pfl-fit" in command and b"srun" not in command:
+                return int(path.name)
+        raise LookupError(f"rank {rank} of job {self.number} is not here")
+
+    def _processes(self, *facts: str) -> list[Path]:
+        """The job's processes, found by their environment."""
+        facts = (*facts, f"SLURM_JOB_ID={self.number}", f"SLURM_CONF={self.cluster.env['SLURM_CONF']}")
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
             try:
-                command = (path.parent / "cmdline").read_bytes()
-                if b"pfl-fit" in command and b"srun" not in command and wanted <= set(path.read_bytes().split(b"\0")):
-                    return int(path.parent.name)
+                if {fact.encode() for fact in facts} <= set((path / "environ").read_bytes().split(b"\0")):
+                    found.append(path)
             except OSError:
                 continue
-        raise LookupError(f"rank {rank} of job {self.number} is not here")
+        return found
 
 
 def results(run_dir: Path) -> dict[str, Any]:
