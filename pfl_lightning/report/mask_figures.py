@@ -17,6 +17,8 @@ FEW = 5
 def draw_masks(history: MaskHistory, folder: Path, layer: str, clients: Sequence[int] | None = None) -> list[Path]:
     """Write how alike the masks are in one layer (data and picture), and what was chosen in time (pictures).
 
+    Where fewer than two clients have personal parameters there is nothing to compare.
+
     Args:
         history: what the run has counted.
         folder: where the files go; those of the same name are replaced.
@@ -27,14 +29,16 @@ def draw_masks(history: MaskHistory, folder: Path, layer: str, clients: Sequence
     most = sorted(np.argsort(-history.visits.numpy(), kind="stable")[:FEW].tolist())
     clients = most if clients is None else clients
     figures = {
-        f"masks_iou_{layer}.png": draw_iou(matrix, names, layer),
         "masks_spread.png": draw_activation_spread(history, clients),
         "masks_heat.png": draw_activation_heat(history, clients),
     }
-    table = folder / f"masks_iou_{layer}.csv"
-    with replacing(table) as aside:
-        np.savetxt(aside, matrix, "%.6f", delimiter=",", header=",".join(f'"{n}"' for n in names), comments="")
+    written = []
+    if len(names) > 1:
+        figures[f"masks_iou_{layer}.png"] = draw_iou(matrix, names, layer)
+        written.append(folder / f"masks_iou_{layer}.csv")
+        with replacing(written[0]) as aside:
+            np.savetxt(aside, matrix, "%.6f", delimiter=",", header=",".join(f'"{n}"' for n in names), comments="")
     for name, figure in figures.items():
         with replacing(folder / name) as aside:
             figure.savefig(aside, format="png")
-    return [table, *(folder / name for name in figures)]
+    return [*written, *(folder / name for name in figures)]

@@ -30,10 +30,10 @@ def pairwise_iou(rows: Tensor) -> Floats:
 def iou_by_label(history: MaskHistory, layer: str) -> tuple[Floats, list[str]]:
     """The clients' masks in one layer compared, ordered by their labels, and a name for each row: its main labels.
 
-    Clients that were never visited have no mask and are left out.
+    Clients without a personal parameter anywhere, such as those that were never visited, are left out.
     """
     counts = history.label_counts.numpy()
-    seen = history.visits.nonzero().flatten().tolist()
+    seen = history.last.any(dim=1).nonzero().flatten().tolist()
     main = {client: _main_labels(counts[client]) for client in seen}
     order = sorted(seen, key=lambda client: (main[client], client))
     rows = history.last[order][:, history.columns(layer)]
