@@ -97,13 +97,13 @@ class Job:
     def await_restart(self) -> None:
         """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short.
 
-        Not while something of its first life is left: an srun that is still ending the old step would end the new one,
+        Not while something of its first life is left: a daemon that is still ending the old step would end the new one,
         since both have the same number.
         """
         wait_for(
             "the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING"
         )
-        wait_for("its processes to be gone", lambda: not self._processes())
+        wait_for("its processes to be gone", lambda: not self._processes() and not self._daemons())
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def result(self) -> dict[str, Any]:
@@ -114,22 +114,28 @@ class Job:
     def pid_of(self, rank: int) -> int:
         """The process of a rank."""
         for path in self._processes(f"SLURM_PROCID={rank}"):
-            command = (path / "cmdline").read_bytes()
+            command = _read(path / "cmdline")
             if b"pfl-fit" in command and b"srun" not in command:
                 return int(path.name)
         raise LookupError(f"rank {rank} of job {self.number} is not here")
 
+    def _daemons(self) -> list[Path]:
+        """What SLURM has set up to watch over the job's steps on each node."""
+        title = f"slurmstepd: [{self.number}.".encode()
+        return [path for path in Path("/proc").glob("[0-9]*") if _read(path / "cmdline").startswith(title)]
+
     def _processes(self, *facts: str) -> list[Path]:
         """The job's processes, found by their environment."""
         facts = (*facts, f"SLURM_JOB_ID={self.number}", f"SLURM_CONF={self.cluster.env['SLURM_CONF']}")
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if {fact.encode() for fact in facts} <= set((path / "environ").read_bytes().split(b"\0")):
-                    found.append(path)
-            except OSError:
-                continue
-        return found
+        wanted = {fact.encode() for fact in facts}
+        return [p for p in Path("/proc").glob("[0-9]*") if wanted <= set(_read(p / "environ").split(b"\0"))]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def results(run_dir: Path) -> dict[str, Any]:
