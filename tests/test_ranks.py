@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_answer_is_named(stuck, monkeypatch, tmp_path):
 
     torch.set_num_threads(1)
     Fabric(
-        accelerator="cpu", devices=3, strategy=DDPStrategy(start_method="fork", timeout=timedelta(seconds=1))
+        accelerator="cpu", devices=3, strategy=DDPStrategy(start_method="fork", timeout=timedelta(seconds=4))
     ).launch(work)
     text = told.read_text()
     assert text.startswith(f"rank {stuck} on ")
