@@ -8,17 +8,6 @@ import signal
 import pytest
 
 from pfl_lightning import signals
-from pfl_lightning.signals import SIGNALS, StopSignals
-
-
-@pytest.fixture
-def stop():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop = StopSignals()
-    stop.install()
-    yield stop
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_before_the_loop_ctrl_c_is_ordinary_and_others_are_noted(stop):

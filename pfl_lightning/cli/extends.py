@@ -30,22 +30,6 @@ def config_name(argv: list[str]) -> str | None:
     return Path(paths[-1]).stem if paths else None
 
 
-def first_class(words: list[str], key: str) -> str | None:
-    """The first class that an expanded command line names for a key."""
-    for option, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = option.partition("=")
-        if name == f"--{key}":
-            return value if equals else following
-        if option == "--config":
-            is_text = "\n" in following  # a whole config, as `--resume` gives it
-            content = yaml.safe_load(following if is_text else Path(following).read_text()) or {}
-            chosen = content.get(key)
-            chosen = chosen.get("class_path") if isinstance(chosen, dict) else chosen
-            if isinstance(chosen, str):
-                return chosen
-    return None
-
-
 def options(argv: list[str]) -> Iterator[tuple[str, str | None]]:
     """The words of a command line; `--config FILE` and `--config=FILE` come as one pair."""
     words = iter(argv)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentError
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse.typing import lazy_instance
 
@@ -14,7 +16,7 @@ import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.checkpoint import CheckpointConfig
 from pfl_lightning.cli.explain import explain, full_key
-from pfl_lightning.cli.extends import expand, first_class
+from pfl_lightning.cli.extends import expand
 from pfl_lightning.cli.launch import FabricConfig
 from pfl_lightning.cli.resume import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
@@ -73,6 +75,22 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
         return parser.parse_args(words)
     except ArgumentError as error:
         raise ConfigError(explain(str(error), parser)) from error
+
+
+def first_class(words: list[str], key: str) -> str | None:
+    """The first class that an expanded command line names for a key."""
+    for option, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = option.partition("=")
+        if name == f"--{key}":
+            return value if equals else following
+        if option == "--config":
+            is_text = "\n" in following  # a whole config, as `--resume` gives it
+            content = yaml.safe_load(following if is_text else Path(following).read_text()) or {}
+            chosen = content.get(key)
+            chosen = chosen.get("class_path") if isinstance(chosen, dict) else chosen
+            if isinstance(chosen, str):
+                return chosen
+    return None
 
 
 def complete(parser: ArgumentParser, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,20 +22,9 @@ from pfl_lightning.cli.lock import LOCK_NAME, RunLock
 from pfl_lightning.data import Fashion10k
 from pfl_lightning.errors import ConfigError
 from pfl_lightning.ranks import Ranks
-from pfl_lightning.signals import SIGNALS, StopSignals
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere  # noqa: F401 (a fixture)
 from tests.cli.test_resume import JOB, rounds, same, start, steps
 from tests.ranks import run_on_ranks
-
-
-@pytest.fixture
-def stop():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop = StopSignals()
-    stop.install()
-    yield stop
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +79,13 @@ def test_handlers_are_there_before_torch_is_imported():
     assert done.stdout == "False True\n", done.stderr
 
 
-def is_alive(pid: str) -> bool:
+def is_asked_to_end(pid: str) -> bool:
+    """Whether SIGTERM waits for a process that is stopped, or it has ended."""
     try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+        pending = re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     except OSError:
-        return False
+        return True
+    return pending is None or bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_a_rank_that_hangs_is_named_with_its_node(tmp_path):
@@ -107,7 +99,7 @@ def test_a_rank_that_hangs_is_named_with_its_node(tmp_path):
                 os.kill(int(ranks[1]), signal.SIGSTOP)
             if line.startswith("pfl-fit"):
                 lines.append(line)
-                while is_alive(ranks[0]):
+                while not is_asked_to_end(ranks[1]):  # the launcher has seen the end of the other rank
                     pass
                 with suppress(ProcessLookupError):
                     os.kill(int(ranks[1]), signal.SIGKILL)  # what the launcher does after 30 s

@@ -71,12 +71,12 @@ def test_counts_are_those_of_every_round_and_the_same_on_two_ranks(tmp_path: Pat
 
 
 def test_rows_are_ordered_by_label_and_clients_without_a_mask_left_out() -> None:
-    """Labels {1}, {0, 2}, {0}, and one that was never visited: the order is 0 | 0,2 | 1."""
+    """Labels {1}, {0, 2}, {0}, and one that was visited but keeps nothing: the order is 0 | 0,2 | 1."""
     layout = Layout((Span("net.head.weight", 0, 2, torch.Size([2])), Span("net.head.bias", 2, 4, torch.Size([2]))), 4)
     last = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
     labels = torch.tensor([[0, 9, 0], [5, 0, 5], [19, 1, 0], [0, 3, 0]])
     zeros = torch.zeros(4, 4, dtype=torch.int32)
-    history = MaskHistory(layout, last, zeros, torch.tensor([1, 2, 1, 0]), zeros[0], 2, labels)
+    history = MaskHistory(layout, last, zeros, torch.tensor([1, 2, 1, 1]), zeros[0], 2, labels)
     matrix, names = iou_by_label(history, "net.head")
     assert names == ["0", "0,2", "1"]
     np.testing.assert_allclose(matrix, [[1, 1 / 2, 1 / 2], [1 / 2, 1, 1 / 3], [1 / 2, 1 / 3, 1]])
