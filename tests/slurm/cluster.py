@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -39,9 +40,8 @@ class Cluster:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pfl-slurm-"))
         self.slow = self.folder / "slow"
-        env = {**os.environ, "SLURM_BASE_PORT": str(_free_ports())}
-        done = subprocess.run([TOOLS / "up.sh", self.folder], capture_output=True, text=True, env=env)
-        self.problem = done.stderr.strip() if done.returncode else None
+        self.port = str(_free_ports())
+        self.problem = self._up()
         self.env = {
             **os.environ,
             "SLURM_CONF": str(self.folder / "etc/slurm.conf"),
@@ -53,6 +53,19 @@ class Cluster:
     def stop(self) -> None:
         subprocess.run([TOOLS / "down.sh", self.folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self, node: str) -> None:
+        """Start the node's daemon again, as after a repair: it forgets what it was doing, and reports for work."""
+        path = self.folder / f"run/slurmd-{node}.id"
+        os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
+        path.unlink()
+        assert not (problem := self._up()), problem
+
+    def _up(self) -> str | None:
+        """Start what is not running; what is wrong with it."""
+        env = {**os.environ, "SLURM_BASE_PORT": self.port}
+        done = subprocess.run([TOOLS / "up.sh", self.folder], capture_output=True, text=True, env=env)
+        return done.stderr.strip() if done.returncode else None
 
     def hurry(self) -> None:
         """Let jobs run at full speed from now on."""
@@ -94,16 +107,17 @@ class Job:
         state: str = wait_for(f"job {self.number} to be {states}", lambda: (s := self.fact("JobState")) in states and s)
         return state
 
-    def await_restart(self) -> None:
-        """Until it is back in the queue; SLURM holds it there for two minutes, which is cut short.
-
-        Not while something of its first life is left: a daemon that is still ending the old step would end the new one,
-        since both have the same number.
+    def await_requeue(self) -> None:
+        """Until it is back in the queue, and nothing of its first life is left: a daemon that is still ending the old
+        step would end the new one, since both have the same number.
         """
         wait_for(
             "the job to be queued again", lambda: self.fact("Restarts") == "1" and self.fact("JobState") == "PENDING"
         )
         wait_for("its processes to be gone", lambda: not self._processes() and not self._daemons())
+
+    def start_now(self) -> None:
+        """SLURM holds a job that was queued again for two minutes, which is cut short."""
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def result(self) -> dict[str, Any]:
