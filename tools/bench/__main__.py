@@ -6,7 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("round", "ranks", "personalization", "federation_size", "evaluation", "start", "checkpoint")
+PARTS = (
+    "round",
+    "two_cores",
+    "ranks",
+    "personalization",
+    "federation_size",
+    "evaluation",
+    "start",
+    "checkpoint",
+    "levers",
+    "hot_spots",
+)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric import Fabric
+from federation import one_rank
 from measure import ROOT, Bar, Part, Spread, take_turns
 
 from pfl_lightning.checkpoint import Checkpoints
@@ -30,9 +30,10 @@ class Watched(Checkpoints):
         self.seconds: list[float] = []
 
     def save(self) -> str | None:
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), self.saved_round
         problem = super().save()
-        self.seconds.append(time.perf_counter() - begin)
+        if self.saved_round != before:
+            self.seconds.append(time.perf_counter() - begin)
         assert problem is None, problem
         return problem
 
@@ -40,8 +41,7 @@ class Watched(Checkpoints):
 def run(words: list[str], rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
         job = Job([*MAIN, *words, "--loop.rounds", str(rounds), "--run_dir", f"{folder}/run"], StopSignals())
-        fabric = Fabric(accelerator="cpu", devices=1)
-        loop = FederatedFabricLoop(fabric, job.task, job.algorithm, job.data, job.loop, job.seed)
+        loop = FederatedFabricLoop(one_rank(), job.task, job.algorithm, job.data, job.loop, job.seed)
         checkpoints = Watched(job.run_dir, loop, job.checkpoint, job.config_text)
         loop.on_round_end = [checkpoints.after_round]
         begin = time.perf_counter()
@@ -56,7 +56,7 @@ def run(words: list[str], rounds: int) -> dict[str, float]:
 def main() -> None:
     part = Part("checkpoint", "Share of the main job's time that checkpoints take, %", axis="%")
     options = part.options()
-    turns, rounds = (1, 3) if options.quick else (3, 40)
+    turns, rounds = (1, 3) if options.quick else (2, 40)
     things = {name: lambda words=words: run(words, rounds) for name, words in SETTINGS.items()}
     found = take_turns(things, options.turns or turns, warm_up=0)
     for name, answers in found.items():

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from bare_process import Work
 from lightning.fabric import Fabric
+from torch import Tensor
 from torch.optim import SGD
 
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.cli.launch import FabricConfig, make_fabric
+from pfl_lightning.client import split_batches
+from pfl_lightning.cohort import derive_seed
 from pfl_lightning.data.federated import DataSpec, Samples
 from pfl_lightning.data.images import ImageData
 from pfl_lightning.data.partitions.partition import Parts
@@ -47,6 +52,19 @@ class RandomImages(ImageData):
         return Parts(np.arange(int((self.train + test).sum())) % self.pool, self.train, test)
 
 
+def one_rank(precision: Any = "32-true") -> Fabric:
+    """This process, alone."""
+    return make_fabric(FabricConfig(accelerator="cpu", devices=1, precision=precision), 1)
+
+
+def unequal_sizes(clients: int, samples: int) -> list[int]:
+    """So many samples in all, with a long tail, as label-skewed partitions have: the largest client has several times
+    the mean.
+    """
+    draw = np.random.default_rng(0).lognormal(0.0, 0.8, clients)
+    return [max(10, int(value)) for value in samples * draw / draw.sum()]
+
+
 def make_loop(
     data: RandomImages,
     net: Callable[[DataSpec], Any],
@@ -60,8 +78,7 @@ def make_loop(
         data.setup(0)
     task = Classification(net, lambda p: SGD(p, lr=LR, momentum=MOMENTUM))
     settings = {"rounds": 10**6, "local_epochs": 5, "batch_size": 32, "eval_every": 0, **config}
-    fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    return FederatedFabricLoop(fabric, task, algorithm, data, LoopConfig(**settings), 0, store=store)
+    return FederatedFabricLoop(fabric or one_rank(), task, algorithm, data, LoopConfig(**settings), 0, store=store)
 
 
 def start_again(loop: FederatedFabricLoop) -> None:
@@ -70,3 +87,24 @@ def start_again(loop: FederatedFabricLoop) -> None:
     loop.server.round = 0
     loop.server.memory = {}
     loop.store.begin_anew([-1] * loop.data.num_clients)
+
+
+def batches_of(loop: FederatedFabricLoop, client: int) -> list[Tensor]:
+    """The batches of a client's first visit."""
+    indices, found = loop.data.train_indices(client), []
+    for epoch in range(loop.config.local_epochs):
+        shuffle = torch.Generator().manual_seed(derive_seed(loop.seed, "shuffle", 1, client, str(epoch)))
+        found += split_batches(indices[torch.randperm(len(indices), generator=shuffle)], loop.config.batch_size)
+    return found
+
+
+def work_of(loop: FederatedFabricLoop, make_net: Callable[..., torch.nn.Module]) -> Work:
+    """The loop's first round as work for a bare loop."""
+    data, clients = loop.data, range(loop.data.num_clients)
+    x, y = data.batch(torch.arange(len(data.samples.y)), torch.device("cpu"))
+    sizes = data.train_sizes
+    return Work(
+        make_net, x, y, [view.clone() for view in loop.client.layout.views(loop.server.initial).values()],
+        [batches_of(loop, client) for client in clients], [data.test_indices(client).clone() for client in clients],
+        (sizes / sizes.sum()).tolist(), LR, MOMENTUM,
+    )  # fmt: skip

@@ -56,7 +56,7 @@ def main() -> None:
     more.add_argument("--rounds", type=int)
     part = Part("federation_size", "Ten of so many clients in a round", more=more)
     options = part.options()
-    turns, rounds = (1, 3) if options.quick else (5, 15)
+    turns, rounds = (1, 3) if options.quick else (3, 12)
     if options.one:
         print(json.dumps(measure(options.one, options.rounds or rounds)))
         return

@@ -98,7 +98,7 @@ class Part:
     more: argparse.ArgumentParser = field(default_factory=lambda: argparse.ArgumentParser(add_help=False))
 
     def options(self) -> argparse.Namespace:
-        """Read the command line; torch gets one thread, as each rank does."""
+        """Read the command line; torch gets one thread, as on each rank."""
         parser = argparse.ArgumentParser(description=self.about, parents=[self.more])
         parser.add_argument("--quick", action="store_true", help="only to see that it works: small and few")
         parser.add_argument("--turns", type=int, help="how often everything is repeated")

@@ -1,128 +1,131 @@
 """Our round against a bare SGD loop on the same shards, in the same order, with the same model, on one thread.
 
-The bare loop gets the samples as normalised floats and may use either memory layout; the faster one counts. `training`
-is the local training alone; `whole round` is everything, against the bare loop with both tests of each participant and
-the average of their models.
+The bare loop gets the samples as normalised floats, runs in a process of its own and may use either memory layout; the
+faster one counts. `training` is the local training alone; `whole round` is everything, against the bare loop with both
+tests of each participant and the average of their models. Beside it: what bfloat16 would gain, and what is left if
+there were nothing but the multiply-adds, at the speed of a large matrix product.
 """
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import bare
 import plain_nets
 import torch
-from federation import LR, MOMENTUM, RandomImages, make_loop, start_again
+from bare_process import BareProcess, best, four_ways
+from federation import RandomImages, make_loop, one_rank, start_again, work_of
 from measure import Bar, Part, Spread, ratios, take_turns
-from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pfl_lightning.algorithms import FedAvg
-from pfl_lightning.client import split_batches
-from pfl_lightning.cohort import derive_seed
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.nets import CNN, ResNet8, ResNet18
 
+# our net, the plain one, image, samples of each client, epochs, loop.channels_last
 NETS = {
-    "CNN 3x32x32": (CNN, plain_nets.cnn, (3, 32, 32), (700, 500, 300), 5),
-    "CNN 1x28x28": (CNN, plain_nets.cnn, (1, 28, 28), (700, 500, 300), 5),
-    "ResNet-8 3x32x32": (ResNet8, plain_nets.resnet8, (3, 32, 32), (300, 200), 2),
-    "ResNet-18 3x32x32": (ResNet18, plain_nets.resnet18_of_torchvision, (3, 32, 32), (200, 120), 2),
+    "CNN 3x32x32": (CNN, plain_nets.cnn, (3, 32, 32), (400, 300, 200), 3, True),
+    "CNN 1x28x28": (CNN, plain_nets.cnn, (1, 28, 28), (400, 300, 200), 3, True),
+    "ResNet-8 3x32x32": (ResNet8, plain_nets.resnet8, (3, 32, 32), (192, 128), 2, True),
+    "ResNet-18 3x32x32": (ResNet18, plain_nets.resnet18_of_torchvision, (3, 32, 32), (320,), 2, False),
 }
 GOALS = {"training": 1.05, "whole round": 1.10}
 
 
-class Bare:
-    """The same work, done by the bare loop."""
+def check(theirs: BareProcess, loop: FederatedFabricLoop) -> None:
+    """Both must make the same of the first batch, or the work is not the same. Later on rounding may be amplified."""
+    client, first = loop.client, loop.server.initial
+    client.open(0, 1, None, first)
+    client.train_epochs(steps=1)
+    ours, start = (client.layout.views(vector) for vector in (client.vector, first))
+    apart = sum(float((a - b).square().sum()) for a, b in zip(theirs.do("first_batch"), ours.values(), strict=True))
+    moved = sum(float((ours[name] - start[name]).square().sum()) for name in ours)
+    assert apart < 0.01**2 * moved, f"the models differ by {(apart / moved) ** 0.5:.3f} of what they have moved"
 
-    def __init__(self, loop: FederatedFabricLoop, net: nn.Module, layout: torch.memory_format) -> None:
-        self.net = net.to(memory_format=layout)
-        data, everyone = loop.data, torch.arange(len(loop.data.samples.y))
-        x, self.y = data.batch(everyone, torch.device("cpu"))
-        self.x = x.contiguous(memory_format=layout)
-        sizes = data.train_sizes
-        self.weights = (sizes / sizes.sum()).tolist()
-        self.batches = [self._batches(loop, client) for client in range(data.num_clients)]
-        self.tests = [data.test_indices(client).clone() for client in range(data.num_clients)]
-        start = loop.client.layout.views(loop.server.initial)
-        for own, ours in zip(
-            (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())), start.values(), strict=True
-        ):
-            own.data.copy_(ours)
-        self.initial = [t.detach().clone() for t in (*net.parameters(), *net.buffers())]
 
-    @staticmethod
-    def _batches(loop: FederatedFabricLoop, client: int) -> list[Tensor]:
-        indices, found = loop.data.train_indices(client), []
-        for epoch in range(loop.config.local_epochs):
-            shuffle = torch.Generator().manual_seed(derive_seed(loop.seed, "shuffle", 1, client, str(epoch)))
-            found += split_batches(indices[torch.randperm(len(indices), generator=shuffle)], loop.config.batch_size)
-        return found
+def multiply_adds(loop: FederatedFabricLoop) -> float:
+    """Those of training on one sample, from a batch."""
+    client = loop.client
+    client.open(0, 1, None, loop.server.initial)
+    client.start_training()
+    batch = next(client.batches("0"))
+    with FlopCounterMode(display=False) as counter:
+        client.compute_gradient(batch)
+    return counter.get_total_flops() / 2 / len(batch[1])
 
-    def training(self) -> None:
-        for batches in self.batches:
-            bare.load(self.net, self.initial)
-            bare.train(self.net, self.x, self.y, batches, LR, MOMENTUM)
 
-    def round(self) -> None:
-        self.mean = [torch.zeros_like(t) for t in self.initial]
-        for weight, batches, tests in zip(self.weights, self.batches, self.tests, strict=True):
-            bare.load(self.net, self.initial)
-            bare.evaluate(self.net, self.x, self.y, tests)
-            bare.train(self.net, self.x, self.y, batches, LR, MOMENTUM)
-            bare.evaluate(self.net, self.x, self.y, tests)
-            bare.average(self.mean, self.net, weight)
+def matmul_speed(n: int = 1024) -> float:
+    """Multiply-adds per second of a large matrix product: what the machine can do."""
+    a, b = torch.rand(n, n), torch.rand(n, n)
+    begin = time.perf_counter()
+    for _ in range(8):
+        torch.mm(a, b)
+    return float(8 * n**3 / (time.perf_counter() - begin))
 
-    def check(self, loop: FederatedFabricLoop) -> None:
-        """Both must have learned the same model, or the work was not the same."""
-        ours = loop.client.layout.views(loop.server.vector)
-        floats = [t for t in self.mean if t.is_floating_point()]
-        worst = max(float((a - b).abs().max()) for a, b in zip(floats, ours.values(), strict=True))
-        assert worst < 1e-2, f"the models differ by {worst}"
+
+def one_round(loop: FederatedFabricLoop) -> tuple[float, float]:
+    """The seconds of the training in it, and of all of it."""
+    start_again(loop)
+    record = loop.round()
+    return record.phases["fit"], record.scalars["seconds"]
 
 
 def measure(name: str, turns: int, quick: bool, part: Part) -> None:
-    ours, plain, shape, sizes, epochs = NETS[name]
+    ours, plain, shape, sizes, epochs, channels_last = NETS[name]
     if quick:
         sizes, epochs = sizes[-1:], 1
-    loop = make_loop(RandomImages(shape, sizes, sizes[0] // 3), ours, FedAvg(), local_epochs=epochs)
-    layouts = {"plain": torch.contiguous_format, "channels_last": torch.channels_last}
-    theirs = {layout: Bare(loop, plain(shape[0], shape[1]), form) for layout, form in layouts.items()}
-
-    def our_round() -> tuple[float, float]:
-        start_again(loop)
-        record = loop.round()
-        return record.phases["fit"], record.scalars["seconds"]
-
-    things: dict[str, Callable[[], object]] = {"ours": our_round}
-    things |= {f"{layout} training": theirs[layout].training for layout in layouts}
-    things |= {f"{layout} round": theirs[layout].round for layout in layouts}
+    data = RandomImages(shape, sizes, sizes[0] // 3)
+    loops = {
+        precision: make_loop(
+            data, ours, FedAvg(), one_rank(precision), local_epochs=epochs, channels_last=channels_last
+        )
+        for precision in ("32-true", "bf16-mixed")
+    }
+    loop = loops["32-true"]
+    theirs = four_ways(work_of(loop, plain))
+    for one in theirs.values():
+        check(one, loop)
+    things: dict[str, Callable[[], Any]] = {precision: partial(one_round, loops[precision]) for precision in loops}
+    things |= {str(way): partial(one.do, "round") for way, one in theirs.items()}
+    things |= {"matmul": lambda: (matmul_speed(), 0.0)}
     found = take_turns(things, turns)
     for one in theirs.values():
-        one.check(loop)
+        one.end()
     samples = epochs * sum(sizes)
-    for kind, column, word in (("training", 0, "training"), ("whole round", 1, "round")):
-        best = min(layouts, key=lambda layout: Spread.of(found[f"{layout} {word}"]).median)
-        mine, other = [answer[column] for answer in found["ours"]], found[f"{best} {word}"]
-        ratio = ratios(mine, other)
-        part.rows.append(
-            {
-                "net": name,
-                "what": kind,
-                "ours / bare": ratio.text(3),
-                "goal": f"{GOALS[kind]:.2f}",
-                "our samples/s": f"{samples / Spread.of(mine).median:,.0f}",
-                "bare samples/s": f"{samples / Spread.of(other).median:,.0f}",
-                "bare layout": best,
-            }
-        )
+    for column, kind in enumerate(GOALS):
+        seconds = {key: [answer[column] for answer in answers] for key, answers in found.items()}
+        usual = best(seconds, [str(way) for way in theirs if not way.reuse])
+        tuned = best(seconds, [str(way) for way in theirs if way.reuse])
+        ratio, half = (ratios(seconds[precision], seconds[usual]) for precision in loops)
+        row = {
+            "net": name,
+            "what": kind,
+            "ours / bare": ratio.text(3),
+            "goal": f"{GOALS[kind]:.2f}",
+            "our samples/s": f"{samples / Spread.of(seconds['32-true']).median:,.0f}",
+            "bare samples/s": f"{samples / Spread.of(seconds[usual]).median:,.0f}",
+            "our layout, its": f"{'channels_last' if channels_last else 'plain'}, {usual.split()[0]}",
+            "ours / bare that reuses memory": ratios(seconds["32-true"], seconds[tuned]).text(3),
+            "ours in bf16-mixed / bare": half.text(3),
+            "multiply-adds alone / bare": "",
+        }
+        if kind == "training":
+            alone = [multiply_adds(loop) * samples / speed for speed, _ in found["matmul"]]
+            row["multiply-adds alone / bare"] = ratios(alone, seconds[usual]).text(2)
+        part.rows.append(row)
         part.bars.append(Bar(f"{name}, {kind}", ratio, GOALS[kind]))
 
 
 def main() -> None:
-    part = Part("round", "Seconds of our round over those of a bare SGD loop", axis="ours / bare loop")
+    more = argparse.ArgumentParser(add_help=False)
+    more.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    part = Part("round", "Seconds of our round over those of a bare SGD loop", axis="ours / bare loop", more=more)
     options = part.options()
-    for name in NETS:
-        measure(name, options.turns or (2 if options.quick else 9), options.quick, part)
+    for name in options.nets:
+        measure(name, options.turns or (2 if options.quick else 5), options.quick, part)
     part.finish()
 
 

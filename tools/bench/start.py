@@ -38,7 +38,7 @@ def main() -> None:
         "pfl-fit without its round, 1 rank": lambda: first_round(1),
         "pfl-fit without its round, 2 ranks": lambda: first_round(2),
     }
-    found = take_turns(things, options.turns or (1 if options.quick else 7), warm_up=0 if options.quick else 1)
+    found = take_turns(things, options.turns or (1 if options.quick else 3), warm_up=0 if options.quick else 1)
     bare = found["import torch and lightning.fabric"]
     for name, taken in found.items():
         ratio = Spread.of([a / b for a, b in zip(taken, bare, strict=True)])
