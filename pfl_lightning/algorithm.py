@@ -127,11 +127,11 @@ class Algorithm:
     def down_bytes(self, client: ClientModule, server: Server) -> int:
         """Bytes the server sends to a client at a visit; a mask that is used is known to both sides."""
         entries = self.travels(client)
-        return ledger.dense_bytes(server.layout.size if entries is None else int(entries.sum()))
+        return ledger.dense_bytes(server.layout.size if entries is None else int(entries.count_nonzero()))
 
     def up_bytes(self, client: ClientModule, upload: Upload) -> int:
         """Bytes a client sends: every entry that it shares."""
         return sum(
-            ledger.dense_bytes(int(upload.share[name].sum()) if name in upload.share else value.numel())
+            ledger.dense_bytes(int(upload.share[name].count_nonzero()) if name in upload.share else value.numel())
             for name, value in upload.values.items()
         )

@@ -19,6 +19,7 @@ def replacing(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.tmp")  # always the same name: one that a kill left is overwritten
     try:
         yield aside
+        share(aside)
         flush(aside)
         os.replace(aside, path)
         flush(path.parent)
@@ -39,6 +40,13 @@ def make_folder(path: Path) -> None:
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
         flush(path.parent)
+
+
+def share(path: Path) -> None:
+    """Give a file the permissions that new files usually get: safetensors makes its own for their owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
 
 
 def flush(path: Path) -> None:

@@ -21,6 +21,7 @@ from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.live_model import LiveModel
 from pfl_lightning.store import State
 from pfl_lightning.tasks.task import Batch, Task
+from pfl_lightning.transfer import to_device, to_host
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class LocalTraining:
     epochs: int = 1
     batch_size: int = 32
     test_batch_size: int = 1024
+    channels_last: bool = True
 
 
 def split_batches(order: Tensor, batch_size: int) -> list[Tensor]:
@@ -63,7 +65,7 @@ class ClientModule(LiveModel):
         seed: int,
         rows: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        super().__init__(task, fabric, rows)
+        super().__init__(task, fabric, rows, local.channels_last)
         self.register_buffer("mask", torch.zeros(self.layout.size, dtype=torch.bool, device=self.vector.device))
         self.data, self.local, self.seed = data, local, seed
         self.memory: dict[str, Tensor] = {}
@@ -88,23 +90,25 @@ class ClientModule(LiveModel):
         self.train_indices = self.data.train_indices(client)
         self.samples_seen = 0
         self.loss_total.zero_()
+        self.loss_scale.reset()
         self.vector.copy_(initial)
         self.mask.zero_()
-        self.memory = {name: tensor.to(self.vector.device, copy=True) for name, tensor in (state or {}).items()}
+        self.memory = to_device(state or {}, self.vector.device)
         self.visits = int(self.memory.pop("visits", torch.zeros(())))
         if "mask" in self.memory:
             self.mask.copy_(masks.unpack(self.memory.pop("mask"), self.layout.size))
-            self.vector[self.mask] = self.memory.pop("personal")
-        torch.manual_seed(derive_seed(self.seed, "client", round_, client))
+            self.vector[masks.indices(self.mask)] = self.memory.pop("personal")
+        self.seed_random(derive_seed(self.seed, "client", round_, client))
 
     def state(self) -> State:
         """All that the client keeps until its next visit: personal entries, mask, memory. Nothing of it is aliased."""
-        state = {name: tensor.detach().clone().cpu() for name, tensor in self.memory.items()}
+        state = dict(self.memory)
         state["visits"] = torch.tensor(self.visits)
-        if self.mask.any():
-            state["mask"] = masks.pack(self.mask).cpu()
-            state["personal"] = self.vector[self.mask].cpu()
-        return state
+        personal = masks.indices(self.mask)
+        if len(personal):
+            state["mask"] = masks.pack(self.mask)
+            state["personal"] = self.vector[personal]
+        return to_host(state)
 
     def hold_out(self, share: float) -> Tensor:
         """Keep a share of the training samples (rounded down) out of this visit's training, to validate on.
@@ -176,14 +180,14 @@ class ClientModule(LiveModel):
         optimizer = self.fresh_optimizer()
         for group in optimizer.param_groups if lr is not None else ():
             group["lr"] = lr
-        kept = self.theta.clone() if entries is not None else None
+        restore = masks.restorer(self.theta, entries) if entries is not None else None
         for batch in self.epochs(epochs, stream, steps):
             value = self.compute_gradient(batch, loss)
             if on_gradient:
                 on_gradient()
             optimizer.step()
-            if entries is not None and kept is not None:
-                torch.where(entries, self.theta, kept, out=self.theta)
+            if restore:
+                restore()
             self.note(value, batch)
 
     def test(self) -> Tensor:

@@ -70,7 +70,7 @@ class ExactMean:
             unit = round(upload.weight * SCALE)
             weight += unit
             if len(weights):
-                weights += unit if share is None else unit * share.reshape(-1)
+                weights.add_(unit if share is None else share.reshape(-1), alpha=1 if share is None else unit)
         return True
 
     @staticmethod

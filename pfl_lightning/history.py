@@ -14,7 +14,7 @@ from pfl_lightning.monitor import RoundRecord
 from pfl_lightning.tasks.task import Task
 from pfl_lightning.vector import Layout
 
-FACTS = ("loss_sum", "samples", "up_bytes", "down_bytes")
+FACTS = ("loss_sum", "samples", "up_bytes", "seconds", "down_bytes")
 MOMENTS = ("before", "after")
 ALL_MOMENTS = ("before", "finetuned", "global")
 
@@ -44,6 +44,11 @@ class History:
         """Length of what a visit reports: the sums at two moments, the facts, personal entries per tensor."""
         return 2 * len(self.task.sums) + len(FACTS) + len(self.layout.parameter_spans)
 
+    def visit_seconds(self, rows: np.ndarray) -> list[float]:
+        """How long each of the visits took."""
+        seconds: list[float] = rows[:, 2 * len(self.task.sums) + FACTS.index("seconds")].tolist()
+        return seconds
+
     def columns(self) -> list[str]:
         """The scalars of a record, in the order of metrics.csv."""
         names = list(self.task.better)
@@ -62,7 +67,7 @@ class History:
         """A record of what the participants reported: one row each, `row_width` wide."""
         k = len(self.task.sums)
         tables = {moment: rows[:, i * k : (i + 1) * k] for i, moment in enumerate(MOMENTS)}
-        loss_sum, samples, up, down = rows[:, 2 * k : 2 * k + len(FACTS)].sum(axis=0)
+        loss_sum, samples, up, _, down = rows[:, 2 * k : 2 * k + len(FACTS)].sum(axis=0)
         personal = rows[:, 2 * k + len(FACTS) :].mean(axis=0)
         self.personal_count = float(personal.sum())
         self.samples += int(samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule
@@ -16,10 +16,14 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import SGD, Optimizer
 
 from pfl_lightning.errors import ConfigError
+from pfl_lightning.loss_scale import LossScale
 from pfl_lightning.tasks.task import Batch, Task
 from pfl_lightning.vector import Layout, flatten
 
 Loss = Callable[[Batch], Tensor]
+
+FUSED = 64
+"""Entries in whole vector instructions of any CPU."""
 
 
 class LiveModel(LightningModule):
@@ -33,14 +37,15 @@ class LiveModel(LightningModule):
         gradient_by: how `compute_gradient` does it: by itself, or together with other ranks or other clients.
     """
 
-    def __init__(self, task: Task, fabric: Fabric, rows: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(
+        self, task: Task, fabric: Fabric, rows: tuple[Tensor, Tensor] | None = None, channels_last: bool = True
+    ) -> None:
         super().__init__()
-        if getattr(fabric.strategy.precision, "scaler", None) is not None:
-            raise ConfigError("fabric.precision: 16-mixed scales gradients, which methods look at; use bf16-mixed")
         self.task = task
-        self.layout = Layout.of(task)
+        self.layout = Layout.of(task, channels_last)
         self.vector, self.grad = flatten(task, self.layout, rows)
         self.runtime = fabric
+        self.loss_scale = LossScale(fabric)
         self.frozen_norms: list[nn.Module] = []
         self._generators = [self.vector.device] if self.vector.is_cuda else []
         self._random: list[tuple[Callable[[Tensor], None], Tensor]] = []
@@ -81,9 +86,19 @@ class LiveModel(LightningModule):
         whole = not others and len(first["params"]) == len(parameters)
         if type(optimizer) is not SGD or not whole:
             return optimizer
-        theta = nn.Parameter(self.theta)
-        theta.grad = self.grad
-        return SGD([theta], **{name: value for name, value in first.items() if name != "params"})
+        options = {name: value for name, value in first.items() if name != "params"}
+        if options["foreach"] is not None or options["fused"] is not None or options["differentiable"]:
+            return SGD([self._part(0, None)], **options)
+        # Fused goes over the memory once instead of three times. It rounds what is left over at the end of its vector
+        # instructions in another way, so that is done as usual: no bit is different.
+        end = self.layout.num_parameters // FUSED * FUSED
+        head: dict[str, Any] = {"params": [self._part(0, end)], "fused": True}
+        return SGD([head, {"params": [self._part(end, None)]}], **options)
+
+    def _part(self, start: int, stop: int | None) -> nn.Parameter:
+        part = nn.Parameter(self.theta[start:stop])
+        part.grad = self.grad[start:stop]
+        return part
 
     def compute_gradient(self, batch: Batch, loss: Loss | None = None) -> Tensor:
         """Fill `grad` with the gradient of a batch's loss at the present model; returns the loss, detached.
@@ -96,11 +111,13 @@ class LiveModel(LightningModule):
 
     def backpropagate(self, batch: Batch, loss: Loss | None = None, share: float = 1.0) -> Tensor:
         """What `compute_gradient` does on its own; `share` scales the gradient, not the loss that is returned."""
-        self.grad.zero_()
-        with self.runtime.autocast():
-            value = loss(batch) if loss else self.task.training_step(batch)
-        self.runtime.backward(value if share == 1.0 else value * share)
-        return value.detach()
+        while True:
+            with self.runtime.autocast():
+                value = loss(batch) if loss else self.task.training_step(batch)
+            self.grad.zero_()
+            self.runtime.backward(self.loss_scale.up(value if share == 1.0 else value * share))
+            if self.loss_scale.undo(self.grad):
+                return value.detach()
 
     @contextmanager
     def holding(self, vector: Tensor) -> Iterator[None]:
@@ -122,6 +139,13 @@ class LiveModel(LightningModule):
         """
         with torch.random.fork_rng(self._generators):
             yield
+
+    def seed_random(self, seed: int) -> None:
+        """What `torch.manual_seed` does, on the devices that are used; for all others that takes a while each time."""
+        torch.default_generator.manual_seed(seed)
+        for device in self._generators:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
 
     @contextmanager
     def own_random(self) -> Iterator[None]:

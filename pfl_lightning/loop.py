@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,22 +13,23 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
-from pfl_lightning.client import ClientModule, LocalTraining
+from pfl_lightning.client import LocalTraining
 from pfl_lightning.cohort import derive_seed, draw_cohort
 from pfl_lightning.comm import Comm
 from pfl_lightning.compiled import compile_net
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.errors import RunError
-from pfl_lightning.exact_mean import Upload
 from pfl_lightning.history import ALL_MOMENTS, History
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.monitor import Monitor, RoundRecord
+from pfl_lightning.pace import Pace
 from pfl_lightning.side_by_side import SideBySide
 from pfl_lightning.signals import StopSignals
 from pfl_lightning.stopwatch import Stopwatch, peak_memory
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.task import Task
 from pfl_lightning.team import Team
+from pfl_lightning.visits import Visits
 
 __all__ = ["FederatedFabricLoop", "LoopConfig"]
 
@@ -73,14 +74,15 @@ class FederatedFabricLoop:
         algorithm.check(task, data)
         algorithm.adapt(task)
         fabric.to_device(task)
-        data.to(fabric.device)
-        local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size)
+        data.to(fabric.device, config.channels_last)
+        local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size, config.channels_last)
         self.side_by_side = SideBySide(config.clients_per_step, task, data, local, fabric, seed)
         self.client = self.side_by_side.clients[0]
         initial = self.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
         algorithm.begin(self.client, self.server)
-        self.comm = Comm(fabric, stop=stop or StopSignals())
+        self.watch = Stopwatch()
+        self.comm = Comm(fabric, stop=stop or StopSignals(), watch=self.watch)
         for client in self.side_by_side.clients:
             client.between_batches = self.comm.check
         self.team = Team(self.comm, self.client, config.ranks_per_client)
@@ -88,7 +90,8 @@ class FederatedFabricLoop:
             compile_net(client, str(config.compile))
         self.store = ClientStore(data.num_clients, self.comm, store)
         self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
-        self.watch = Stopwatch()
+        self.visits = Visits(algorithm, self.server, self.store, self.side_by_side, self.team, self.watch)
+        self.pace = Pace()
         if not self.comm.all_same(torch.tensor(int(self.model_sha256()[:15], 16))):
             raise RunError("the initial model differs between ranks: task.build must use torch's random state only")
 
@@ -115,13 +118,14 @@ class FederatedFabricLoop:
             self.comm.stoppable = False
 
     def _round(self) -> RoundRecord:
-        started, self.watch = time.perf_counter(), Stopwatch()
-        self.comm.watch = self.watch
+        started = time.perf_counter()
+        self.watch.restart()
         self.server.round += 1
         participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
         cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, participation)
         sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
-        shares = self.team.assign(cohort, sizes, [self.store.home[client] for client in cohort])
+        costs = self.pace.estimate(cohort, sizes) if self.config.by_seconds else sizes
+        shares = self.team.assign(cohort, costs, [self.store.home[client] for client in cohort])
         self.comm.open_round(self.server.round, shares)
         with self.watch.phase("move"):
             self.store.gather_for(shares)
@@ -131,8 +135,8 @@ class FederatedFabricLoop:
         row_of = dict(zip(cohort, rows, strict=True))
         mine = shares[self.team.leader]
         with self.watch.phase("aggregate"):
-            visits = (u for few in self.side_by_side.split(mine) for u in self._visit(few, weights, row_of))
-            replies = self.algorithm.aggregate(self.server, self.team.hand_in(visits), self.comm)
+            uploads = self.team.hand_in(self.visits.make(mine, weights, row_of))
+            replies = self.algorithm.aggregate(self.server, uploads, self.comm)
             for client, memory in (replies or {}).items():
                 self.store.remember(client, memory)
         with self.watch.phase("metrics"):
@@ -140,6 +144,7 @@ class FederatedFabricLoop:
         table = self.evaluate() if self._evaluates(self.server.round) else None
         # all that could still stop the round is behind us
         self.store.commit(cohort)
+        self.pace.enter(cohort, sizes, self.history.visit_seconds(rows.numpy()))
         record = self.history.enter_round(self.server.round, cohort, rows.numpy())
         if table is not None:
             self.history.enter_evaluation(record, table.numpy())
@@ -152,7 +157,7 @@ class FederatedFabricLoop:
         table = torch.zeros(self.data.num_clients, len(ALL_MOMENTS) * k, dtype=torch.float64)
         with self.watch.phase("evaluate"):
             for client in self._evaluation_share():
-                self._open(client)
+                self.visits.open(client)
                 self.algorithm.personalize(self.client, self.server)
                 table[client, :k] = self.algorithm.test(self.client, self.server)
                 if self.config.finetune_epochs:
@@ -183,58 +188,9 @@ class FederatedFabricLoop:
         """SHA-256 of the global vector's bytes."""
         return hashlib.sha256(self.server.vector.cpu().numpy().tobytes()).hexdigest()
 
-    def _visit(
-        self, clients: Sequence[int], weights: Mapping[int, float], row_of: Mapping[int, Tensor]
-    ) -> Iterator[Upload]:
-        """Train a client, or several side by side; fill their rows of facts; save their states; yield their uploads."""
-        modules = self.side_by_side.clients[: len(clients)]
-        received = [
-            self._receive(module, client, weights[client]) for module, client in zip(modules, clients, strict=True)
-        ]
-        with self.watch.phase("fit"):
-            self.side_by_side.fit(modules, lambda module: self.algorithm.fit(module, self.server))
-        for module, facts in zip(modules, received, strict=True):
-            yield self._send(module, facts, row_of[module.id])
-
-    def _receive(self, module: ClientModule, client: int, weight: float) -> tuple[list[float], list[int]]:
-        """Bring a client to where its training starts; what is known of it then: sums of its test, bytes and mask."""
-        algorithm, server, phase = self.algorithm, self.server, self.watch.phase
-        with module.own_random():
-            with phase("download"):
-                self._open(client, module)
-                module.weight = weight
-                algorithm.download(module, server)
-                personal = [int(module.mask[span.start : span.stop].sum()) for span in module.layout.parameter_spans]
-                down = algorithm.down_bytes(module, server)
-            with phase("test"):
-                return algorithm.test(module, server).tolist(), [down, *personal]
-
-    def _send(self, module: ClientModule, received: tuple[list[float], list[int]], row: Tensor) -> Upload:
-        """Test and save a client that was trained; what it uploads."""
-        algorithm, server, phase = self.algorithm, self.server, self.watch.phase
-        module.visits += 1
-        with module.own_random():
-            with phase("test"):
-                after = algorithm.test(module, server).tolist()
-            with phase("upload"):
-                upload = algorithm.upload(module, server)
-                facts = [module.loss_sum, module.samples_seen, algorithm.up_bytes(module, upload)]
-                if self.team.leads:
-                    before, known = received
-                    row.copy_(torch.tensor([*before, *after, *facts, *known], dtype=torch.float64))
-                    self.store.put(module.id, module.state())
-        return upload
-
     def _tell(self, record: RoundRecord) -> None:
         if self.monitor:
             self.monitor.round(record, int(record.scalars["samples"]))
-
-    def _open(self, client: int, module: ClientModule | None = None) -> None:
-        module = module or self.client
-        state = self.team.state(partial(self.store.get, client))
-        module.open(client, self.server.round, state, self.server.initial)
-        if not module.visits:
-            self.algorithm.setup(module, self.server)
 
     def _evaluates(self, round_: int) -> bool:
         every = self.config.eval_every

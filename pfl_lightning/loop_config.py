@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pfl_lightning.errors import require
 
@@ -30,6 +31,12 @@ class LoopConfig:
     clients_per_step: int = 1
     """So many clients are trained at the same time by one rank, their gradients computed at once: for small models on a
     large GPU."""
+    balance_by: Literal["auto", "seconds", "samples"] = "auto"
+    """What is shared out evenly over the ranks: the seconds that clients took at earlier visits, or their samples.
+    auto: seconds; with clients_per_step above 1 samples, so that the same clients are always trained together."""
+    channels_last: bool = True
+    """How images and the weights of convolutions lie in memory: with the channels last, which most nets are faster
+    with, or in torch's plain order. Results differ by rounding."""
     compile: str | None = None
     """Backend of torch.compile for the net, such as inductor; null: the net is not compiled."""
 
@@ -50,3 +57,12 @@ class LoopConfig:
             require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
         alone = self.clients_per_step == 1 or self.ranks_per_client == 1
         require(alone, "clients_per_step", self.clients_per_step, "1 with ranks_per_client above 1")
+        choices = ("auto", "seconds", "samples")
+        require(self.balance_by in choices, "balance_by", self.balance_by, " | ".join(choices))
+        free = self.clients_per_step == 1 or self.balance_by != "seconds"
+        require(free, "balance_by", self.balance_by, "auto or samples with clients_per_step above 1")
+
+    @property
+    def by_seconds(self) -> bool:
+        """Whether ranks are balanced by measured seconds."""
+        return self.balance_by != "samples" and self.clients_per_step == 1

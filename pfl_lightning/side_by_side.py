@@ -44,7 +44,7 @@ class SideBySide:
         self, count: int, task: Task, data: FederatedData, local: LocalTraining, fabric: Fabric, seed: int
     ) -> None:
         tasks = [task, *(copy.deepcopy(task) for _ in range(count - 1))]
-        self.layout = Layout.of(task)
+        self.layout = Layout.of(task, local.channels_last)
         like = next(task.parameters())
         self.vectors = torch.empty(count, self.layout.size, dtype=like.dtype, device=like.device)
         self.grads = torch.zeros(count, self.layout.num_parameters, dtype=like.dtype, device=like.device)
@@ -54,6 +54,8 @@ class SideBySide:
         ]
         self._loss = TaskLoss(task)
         if count > 1:
+            if self.clients[0].loss_scale.on:
+                raise ConfigError(f"{KEY}: must be 1 with fabric.precision 16-mixed; bf16-mixed has no such limit")
             require_sample_wise(task, KEY)
             self._try_out(data)
 

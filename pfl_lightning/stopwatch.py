@@ -17,6 +17,10 @@ class Stopwatch:
         self._open: list[str] = []
         self._mark = time.perf_counter()
 
+    def restart(self) -> None:
+        """Begin anew; what was counted so far stays with whoever has it."""
+        self.seconds = {}
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time inside the block for `name`."""

@@ -26,19 +26,20 @@ class Layout:
 
     Tied parameters appear once. Integer buffers (BatchNorm's batch counter) and buffers outside the state dict
     (constants) have no place: they never travel. Tensors of four dimensions lie in channels_last order (O, H, W, I) on
-    every device, so that convolutions get the weights they like best without a copy and vectors are comparable
-    everywhere.
+    every device, or in their plain one, so that convolutions get their weights as they like them, without a copy.
 
     Attributes:
         spans: the parameters in the module's order, then the buffers.
         num_parameters: P.
+        channels_last: the order of tensors of four dimensions.
     """
 
     spans: tuple[Span, ...]
     num_parameters: int
+    channels_last: bool = True
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
+    def of(cls, module: nn.Module, channels_last: bool = True) -> Layout:
         """The layout of `module`; a `ValueError` names the tensor that is not of the one float type of the rest."""
         tensors = _tensors(module)
         parameters = dict(module.named_parameters())
@@ -50,7 +51,7 @@ class Layout:
                 raise ValueError(f"{name} is {tensor.dtype}; all parameters and float buffers must be {dtype}")
             spans.append(Span(name, start, start + tensor.numel(), tensor.shape))
             start += tensor.numel()
-        return cls(tuple(spans), sum(p.numel() for p in parameters.values()))
+        return cls(tuple(spans), sum(p.numel() for p in parameters.values()), channels_last)
 
     @property
     def size(self) -> int:
@@ -71,7 +72,7 @@ class Layout:
                 f"a vector of shape {tuple(vector.shape)} does not fit: it must have {self.size} or "
                 f"{self.num_parameters} entries"
             )
-        return {span.name: _view(vector, span) for span in self.spans if span.stop <= vector.shape[-1]}
+        return {span.name: self._view(vector, span) for span in self.spans if span.stop <= vector.shape[-1]}
 
     def where(self, names: Iterable[str], device: torch.device | None = None) -> Tensor:
         """Bool [S], True at the entries of the tensors with these names."""
@@ -82,9 +83,17 @@ class Layout:
         return mask
 
     def fingerprint(self) -> str:
-        """A short hash of names, shapes and order: a checkpoint fits a model when they are equal."""
+        """A short hash of names, shapes and orders: a checkpoint fits a model when they are equal."""
         text = ";".join(f"{span.name}{list(span.shape)}" for span in self.spans) + f"|{self.num_parameters}"
+        text += "" if self.channels_last else "|plain"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _view(self, vector: Tensor, span: Span) -> Tensor:
+        entries, outer = vector[..., span.start : span.stop], vector.shape[:-1]
+        if len(span.shape) == 4 and self.channels_last:
+            out, in_, height, width = span.shape
+            return entries.view(*outer, out, height, width, in_).movedim(-1, -3)
+        return entries.view(outer + span.shape)
 
 
 def flatten(module: nn.Module, layout: Layout, rows: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -123,11 +132,3 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     kept = module.state_dict(keep_vars=True)
     buffers = {name: b for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
     return {**dict(module.named_parameters()), **buffers}
-
-
-def _view(vector: Tensor, span: Span) -> Tensor:
-    entries, outer = vector[..., span.start : span.stop], vector.shape[:-1]
-    if len(span.shape) == 4:
-        out, in_, height, width = span.shape
-        return entries.view(*outer, out, height, width, in_).movedim(-1, -3)
-    return entries.view(outer + span.shape)

@@ -56,7 +56,7 @@ def run_rounds(algorithm: Algorithm, rounds: int, participation: float, world: i
             servers.append(loop.server.vector.numpy().copy())
             models = {}
             for client in loop._evaluation_share():
-                loop._open(client)
+                loop.visits.open(client)
                 algorithm.personalize(loop.client, loop.server)
                 models[client] = loop.client.vector.numpy().copy(), loop.client.mask.numpy().copy()
             starts.append(models)

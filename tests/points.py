@@ -65,7 +65,7 @@ def point_loop(
 
 def opened(loop: FederatedFabricLoop, client: int, step: str = "download") -> ClientModule:
     """The live module as this client, after a step of the algorithm."""
-    loop._open(client)
+    loop.visits.open(client)
     getattr(loop.algorithm, step)(loop.client, loop.server)
     return loop.client
 

@@ -78,6 +78,6 @@ class ProductClients:
 
     def tested(self, client: int) -> list[float]:
         """The [b, h] that a client would be tested with now."""
-        self.loop._open(client)
+        self.loop.visits.open(client)
         self.loop.algorithm.personalize(self.loop.client, self.loop.server)
         return self.loop.client.vector.tolist()

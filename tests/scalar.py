@@ -99,7 +99,7 @@ class ScalarClients:
         """The model each client would be tested with now."""
         values = []
         for client in range(self.loop.data.num_clients):
-            self.loop._open(client)
+            self.loop.visits.open(client)
             self.loop.algorithm.personalize(self.loop.client, self.loop.server)
             values.append(float(self.loop.client.vector))
         return values

@@ -9,6 +9,7 @@ from lightning.fabric import Fabric
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.client import ClientModule, split_batches
 from pfl_lightning.errors import ConfigError
+from pfl_lightning.live_model import FUSED
 from tests.toy import toy_loop
 
 
@@ -99,6 +100,8 @@ def test_flat_sgd_has_the_bits_of_sgd_on_each_tensor(client, settings):
     class Plain(torch.optim.SGD):
         """Not exactly SGD, so it is left as it is."""
 
+    assert client.layout.num_parameters > FUSED, "a part is fused"
+    assert client.layout.num_parameters % FUSED, "and a rest is not"
     start, ends = client.vector.clone(), []
     for kind in (torch.optim.SGD, Plain):
         client.vector.copy_(start)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -39,7 +37,7 @@ def test_what_a_round_counts_by_hand():
     assert record.scalars["samples"] == 2 * sum(TRAIN_SIZES)
     assert record.scalars["up_bytes"] == record.scalars["down_bytes"] == 7 * 4 * size
     assert record.scalars["personal_share"] == 0
-    assert math.isclose(sum(record.phases.values()), record.scalars["seconds"], rel_tol=0.2)
+    assert 0 < sum(record.phases.values()) <= record.scalars["seconds"]
 
 
 def test_local_statistics_do_not_travel():
@@ -168,10 +166,3 @@ def test_bf16_trains_and_leaves_float32_models_and_states():
     plain.fit()
     assert not torch.equal(loop.server.vector, plain.server.vector), "it was float32"
     torch.testing.assert_close(loop.server.vector, plain.server.vector, rtol=0.1, atol=0.05)
-
-
-def test_scaled_gradients_are_refused():
-    fabric = one_rank()
-    fabric.strategy.precision.scaler = torch.amp.GradScaler("cpu")
-    with pytest.raises(ConfigError, match=r"fabric.precision: 16-mixed scales gradients, .* use bf16-mixed"):
-        toy_loop(fabric, FedAvg())

@@ -131,8 +131,19 @@ def test_above_quantile_against_a_sort(quantile: float, levels: int) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 77, 100, 101, 10_000, 19_999, 20_000])
-def test_both_ways_to_the_threshold_agree(k: int) -> None:
+@pytest.mark.parametrize("kind", ["random", "ties", "zeros", "sorted", "equal", "sample too small", "sample too large"])
+def test_the_threshold_is_exact_whatever_the_sample_shows(k: int, kind: str) -> None:
     scores = torch.randn(20_000, generator=torch.Generator().manual_seed(k))
+    if kind == "ties":
+        scores = scores.round()
+    elif kind == "zeros":  # half of the parameters never moved
+        scores = scores.relu()
+    elif kind == "sorted":
+        scores = scores.sort().values
+    elif kind == "equal":
+        scores.fill_(3.0)
+    elif kind.startswith("sample"):
+        scores[:: 20_000 // masks.SAMPLE] = -100.0 if kind.endswith("small") else 100.0
     assert masks._largest_value(scores, k) == scores.sort(descending=True).values[k - 1]
 
 
@@ -199,6 +210,21 @@ def test_largest_takes_a_count() -> None:
         [True, True, True, False],
         [True] * 4,
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_restorer_brings_back_the_very_bits(dtype: torch.dtype) -> None:
+    odd = torch.tensor([0.0, -0.0, math.nan, math.inf, 1e-40, 3.0], dtype=dtype)
+    values = odd.repeat(2)
+    free = bools("111111000000")
+    restore = masks.restorer(values, free)
+    for moved in (7.0, math.nan):
+        values.fill_(moved)
+        restore()
+        integer = torch.int32 if dtype == torch.float32 else torch.int64
+        assert torch.equal(values[6:].view(integer), odd.view(integer))
+        assert torch.equal(values[:6], torch.full_like(odd, moved)) or math.isnan(moved)
+    assert values[:6].isnan().all()
 
 
 def test_min_max_per_tensor_and_global() -> None:

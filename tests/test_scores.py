@@ -20,7 +20,7 @@ from tests.toy import toy_loop
 def opened_client(client: int = 3) -> ClientModule:
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedAvg(), rounds=2)
     loop.fit()
-    loop._open(client)
+    loop.visits.open(client)
     loop.client.vector.copy_(loop.server.vector)
     return loop.client
 
@@ -55,7 +55,7 @@ def test_fisher_in_the_order_of_the_layout_for_convolutions():
     data.setup(0)
     task = Classification(SmallCNN)
     loop = FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), task, FedAvg(), data, LoopConfig())
-    loop._open(0)
+    loop.visits.open(0)
     client = loop.client
     score = scores.fisher(client)
     expected = torch.zeros_like(score)

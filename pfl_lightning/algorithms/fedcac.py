@@ -115,7 +115,7 @@ class FedCAC(FedAvg):
 
     def rest_bytes(self, client: ClientModule, server: Server) -> int:
         """Bytes of the global model where the client has nothing of its own."""
-        return ledger.dense_bytes(int((~client.mask).sum()))
+        return ledger.dense_bytes(int((~client.mask).count_nonzero()))
 
     @override
     def up_bytes(self, client: ClientModule, upload: Upload) -> int:

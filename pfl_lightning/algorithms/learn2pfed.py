@@ -184,4 +184,4 @@ class Learn2pFed(FedAvg):
     def up_bytes(self, client: ClientModule, upload: Upload) -> int:
         """The sum v − z − α of each cell, and on the way back the gradient of each w that was received."""
         back = self.cells - 1 if self.learnable else 0
-        return DOUBLE * ledger.dense_bytes(int((~client.mask).sum()) * (self.cells + back))
+        return DOUBLE * ledger.dense_bytes(int((~client.mask).count_nonzero()) * (self.cells + back))

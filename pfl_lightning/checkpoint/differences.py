@@ -9,8 +9,8 @@ import yaml
 from pfl_lightning.errors import ConfigError
 
 HARMLESS = (
-    "loop.rounds", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "run_dir", "resume", "checkpoint", "store",
-    "report", "data.root", "data.download",
+    "loop.rounds", "loop.balance_by", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "fabric.reuse_memory",
+    "run_dir", "resume", "checkpoint", "store", "report", "data.root", "data.download",
 )  # fmt: skip
 """Keys that may differ, with all below them."""
 

@@ -21,6 +21,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.strategy import Strategy
 from torch.multiprocessing.spawn import ProcessExitedException
 
+from pfl_lightning.allocator import reuse_memory
 from pfl_lightning.errors import ConfigError, RunError, require
 
 INTERRUPTED = 130
@@ -37,11 +38,13 @@ class FabricConfig:
     than a cohort has clients, times loop.ranks_per_client."""
     num_nodes: int = 1
     """Machines, under SLURM or torchrun."""
-    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
-    """Precision of the forward and backward pass."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    """Precision of the forward and backward pass; 16-mixed on GPUs only."""
     timeout: float = 600.0
     """Seconds that ranks wait for each other before the run ends and names the rank that does not answer: more than
     the longest client takes."""
+    reuse_memory: bool = True
+    """On CPUs, keep memory that is freed for the next batch instead of giving it back to the system; needs glibc."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -50,6 +53,8 @@ class FabricConfig:
         require(self.num_nodes >= 1, "num_nodes", self.num_nodes, "a whole number >= 1")
         has_gpu = torch.cuda.is_available()
         require(self.accelerator != "cuda" or has_gpu, "accelerator", "cuda", "cpu or auto: no CUDA device is here")
+        fits = self.precision != "16-mixed" or self.on_gpu
+        require(fits, "precision", self.precision, "32-true, bf16-mixed or 64-true without a GPU")
         if self.on_gpu and self.devices != "auto":
             require(
                 self.devices <= (n := torch.cuda.device_count()), "devices", self.devices, f"at most {n} (GPUs here)"
@@ -75,6 +80,8 @@ def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 
     warnings.filterwarnings("ignore", "The `srun` command is available")
     if not config.on_gpu:
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
+        if config.reuse_memory:
+            reuse_memory()
     devices: int | str = config.devices
     managed = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
     if devices == "auto":

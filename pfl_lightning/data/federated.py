@@ -111,6 +111,11 @@ class FederatedData:
         counts = torch.bincount(row * classes + label, minlength=2 * self.num_clients * classes)
         return counts.view(self.num_clients, 2, classes)[:, 0]
 
-    def to(self, device: torch.device | str) -> None:
-        """Move the samples to a device once, so that batches are gathered there. Indices stay on the CPU."""
+    def to(self, device: torch.device | str, channels_last: bool = True) -> None:
+        """Move the samples to a device once, so that batches are gathered there. Indices stay on the CPU.
+
+        Args:
+            device: where they go.
+            channels_last: of images, the memory order of batches.
+        """
         self.samples = Samples(self.samples.x.to(device), self.samples.y.to(device), self.samples.num_train)

@@ -54,6 +54,7 @@ class ImageData(FederatedData):
         seed: int | None = None,
     ) -> None:
         super().__init__(num_clients, seed)
+        self._channels_last = True
         require(0 < test_share < 1, "test_share", test_share, "a number between 0 and 1")
         require(normalize in ("standard", "unit"), "normalize", normalize, "standard or unit")
         self.partition = partition
@@ -98,13 +99,17 @@ class ImageData(FederatedData):
 
     @override
     def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Normalised float32 images [B, C, H, W] in channels-last memory order, and their labels."""
+        """Normalised float32 images [B, C, H, W], in channels-last memory order unless `to` said otherwise, and their
+        labels.
+        """
         raw, y = super().batch(indices, device)
         x = raw.float()
         x.view(len(x), -1).sub_(self._shift.to(device)).mul_(self._scale.to(device))
-        return x.permute(0, 3, 1, 2), y
+        images = x.permute(0, 3, 1, 2)
+        return images if self._channels_last else images.contiguous(), y
 
     @override
-    def to(self, device: torch.device | str) -> None:
-        super().to(device)
+    def to(self, device: torch.device | str, channels_last: bool = True) -> None:
+        super().to(device, channels_last)
+        self._channels_last = channels_last
         self._shift, self._scale = self._shift.to(device), self._scale.to(device)

@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from pfl_lightning.atomic import share
 from pfl_lightning.data.federated import Samples
 
 
@@ -51,5 +52,5 @@ def write_samples(samples: Samples, path: Path, scratch: Path) -> None:
     save_file({"images": samples.x.contiguous(), "labels": samples.y.contiguous()}, unfinished, metadata)
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())
-    unfinished.chmod(0o644)
+    share(unfinished)
     os.replace(unfinished, path)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pfl_lightning import masks
-from pfl_lightning.atomic import replacing
+from pfl_lightning.atomic import replacing, share
 from pfl_lightning.errors import RunError
 from pfl_lightning.vector import Layout, Span
 
@@ -55,7 +55,9 @@ class MaskHistory:
             "label_counts": self.label_counts.cpu().contiguous(),
         }
         spans = [(span.name, span.start, span.stop, list(span.shape)) for span in self.layout.spans]
-        save_file(tensors, path, {"spans": json.dumps(spans), "rounds": str(self.rounds)})
+        order = {"channels_last": str(self.layout.channels_last)}
+        save_file(tensors, path, {"spans": json.dumps(spans), "rounds": str(self.rounds), **order})
+        share(path)
 
     @classmethod
     def load(cls, path: Path) -> MaskHistory:
@@ -64,7 +66,7 @@ class MaskHistory:
             about = file.metadata()
             parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         spans = tuple(Span(n, low, high, torch.Size(shape)) for n, low, high, shape in json.loads(about["spans"]))
-        layout = Layout(spans, spans[-1].stop)
+        layout = Layout(spans, spans[-1].stop, about.get("channels_last", "True") == "True")
         parts["last"] = torch.stack([masks.unpack(row, layout.size) for row in parts["last"]])
         return cls(layout=layout, rounds=int(about["rounds"]), **parts)
 
@@ -118,7 +120,7 @@ class MaskRecorder:
         counts, visits, last = (loop.comm.all_sum(tensor.clone()) for tensor in (self.counts, self.visits, last))
         spans = loop.server.layout.parameter_spans
         return MaskHistory(
-            Layout(spans, loop.server.layout.num_parameters),
+            Layout(spans, loop.server.layout.num_parameters, loop.server.layout.channels_last),
             last.bool(),
             counts[:-1].contiguous(),
             visits[:-1].contiguous(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -72,13 +73,11 @@ def activation_counts(history: MaskHistory, tensor: str, clients: Sequence[int])
 
     Of a convolution the kernel of the first output channel, in the order (input, height, width).
     """
-    (span,) = (span for span in history.layout.spans if span.name == tensor)
-    rows = np.vstack([history.counts[list(clients)].numpy(), history.server.numpy()[None]])[:, span.start : span.stop]
-    if len(span.shape) == 4:
-        _, channels, height, width = span.shape
-        kernel = rows[:, : channels * height * width].reshape(len(rows), height, width, channels)
-        rows = kernel.transpose(0, 3, 1, 2).reshape(len(rows), -1)
-    return rows.astype(np.float64)
+    rows = torch.vstack([history.counts[list(clients)], history.server[None]])
+    counts = history.layout.views(rows)[tensor]
+    if counts.ndim == 5:
+        counts = counts[:, 0]
+    return counts.reshape(len(rows), -1).double().numpy()
 
 
 def draw_activation_spread(

@@ -11,6 +11,7 @@ import torch
 from pfl_lightning.comm import Comm
 from pfl_lightning.store.config import StoreConfig
 from pfl_lightning.store.shelf import Section, Shelf, State
+from pfl_lightning.transfer import to_host
 
 
 class ClientStore:
@@ -48,7 +49,7 @@ class ClientStore:
 
     def remember(self, client: int, memory: State) -> None:
         """Add what the server returned to a client that was visited here in this round."""
-        self.pending[client] = self.pending[client] | {n: t.detach().clone().cpu() for n, t in memory.items()}
+        self.pending[client] = self.pending[client] | to_host(memory)
 
     def commit(self, cohort: Iterable[int]) -> None:
         """The round is whole: its states are the clients' states from now on."""

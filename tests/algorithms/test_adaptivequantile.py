@@ -53,7 +53,7 @@ def test_validation_samples_are_training_samples_that_are_never_trained_on():
     loop.data.batch = batch  # type: ignore[method-assign]
     loop.fit()
     for client, size in enumerate(TRAIN_SIZES):
-        loop._open(client)
+        loop.visits.open(client)
         held_out = set(loop.client.hold_out(0.3).tolist())
         assert len(held_out) == int(0.3 * size)
         assert held_out == set(loop.client.hold_out(0.3).tolist())

@@ -92,7 +92,7 @@ def test_a_fixed_alpha_of_zero_is_fedavg_with_local_statistics():
 def test_the_mixture_has_batchnorm_statistics_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), APFL())
     loop.round()
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.personalize(loop.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
     assert not torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])

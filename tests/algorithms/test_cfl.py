@@ -43,7 +43,7 @@ def clusters(run: ScalarClients) -> list[list[int]]:
     """The ids in each cluster."""
     found: dict[int, list[int]] = {}
     for client in range(run.loop.data.num_clients):
-        run.loop._open(client)
+        run.loop.visits.open(client)
         found.setdefault(find_cluster(run.loop.client, run.loop.server), []).append(client)
     return sorted(found.values())
 
@@ -52,7 +52,7 @@ def models(run: ScalarClients) -> list[list[float]]:
     """What each client would be tested with."""
     values = []
     for client in range(run.loop.data.num_clients):
-        run.loop._open(client)
+        run.loop.visits.open(client)
         run.loop.algorithm.personalize(run.loop.client, run.loop.server)
         values.append(run.loop.client.vector.tolist())
     return values
@@ -126,7 +126,7 @@ def test_who_was_not_drawn_follows_its_last_update_and_who_never_was_the_larger_
     memory = run.loop.server.memory
     larger = max((0, 1), key=lambda kind: sum(c % 2 == kind for c in now))
     for client in range(8):
-        run.loop._open(client)
+        run.loop.visits.open(client)
         direction = memory[f"update{find_cluster(run.loop.client, run.loop.server)}"]
         kind = client % 2 if client in drawn else larger
         assert direction[0] > 0 if kind == 0 else direction[0] < 0

@@ -54,7 +54,7 @@ def test_the_global_model_is_fedavgs(participation):
 def test_the_own_model_has_batchnorm_statistics_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), Ditto())
     loop.round()
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.personalize(loop.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
     assert not torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])

@@ -45,7 +45,7 @@ def federation(algorithm: FedALA, targets: list[list[float]], **loop) -> Federat
 def mix(loop: FederatedFabricLoop, client: int, received: list[float]) -> list[float]:
     """The model the client starts from when the server sends `received`."""
     loop.server.vector.copy_(torch.tensor(received))
-    loop._open(client)
+    loop.visits.open(client)
     loop.algorithm.download(loop.client, loop.server)
     return loop.client.vector.tolist()
 
@@ -117,13 +117,13 @@ def test_a_client_never_drawn_takes_the_global_model():
 def test_statistics_and_the_lower_layers_come_from_the_server():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA(head=["net.body", "net.head"]), rounds=2)
     loop.round()
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.download(loop.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
     assert torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA(), rounds=2)
     loop.round()
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.download(loop.client, loop.server)
     head = loop.algorithm.in_head(loop.client)
     assert torch.equal(loop.client.vector[~head], loop.server.vector[~head])
@@ -133,7 +133,7 @@ def test_statistics_and_the_lower_layers_come_from_the_server():
 def test_a_share_of_the_samples_is_used():
     """0.8 of client 3's 30 samples are 24, the same ones in each epoch."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA())
-    loop._open(3)
+    loop.visits.open(3)
     one, other = ([y for _, y in loop.client.batches("mix", 0.8)] for _ in range(2))
     assert sum(map(len, one)) == 24
     assert torch.equal(torch.cat(one), torch.cat(other))
@@ -143,7 +143,7 @@ def test_a_client_without_samples_takes_the_global_model():
     loop = federation(FedALA(), [[1, 0.5]])
     loop.round()
     loop.server.vector.copy_(torch.tensor([2.0, -1.0]))
-    loop._open(0)
+    loop.visits.open(0)
     loop.client.train_indices = loop.client.train_indices[:0]
     loop.algorithm.download(loop.client, loop.server)
     assert loop.client.vector.tolist() == [2, -1]

@@ -48,7 +48,7 @@ def test_only_batchnorm_stays(monkeypatch):
     assert np.allclose(loop.server.vector[~norm], mean[~norm.numpy()], atol=1e-6)
     assert torch.equal(loop.server.vector[norm], loop.server.initial[norm])
     for u in uploads:
-        loop._open(u.client)
+        loop.visits.open(u.client)
         loop.algorithm.personalize(loop.client, loop.server)
         assert torch.equal(loop.client.vector[norm], u.values["vector"][norm])
         assert torch.equal(loop.client.vector[~norm], loop.server.vector[~norm])
@@ -60,7 +60,7 @@ def test_a_client_never_drawn_has_statistics_of_its_own_data():
     loop = toy_loop(one_rank(), FedBN(), participation=0.3)
     loop.round()
     client = next(c for c in range(7) if c not in loop.store.states)
-    loop._open(client)
+    loop.visits.open(client)
     loop.algorithm.personalize(loop.client, loop.server)
     body = loop.client.task.net.body
     weight, bias = body[0].weight.detach().numpy(), body[0].bias.detach().numpy()
@@ -83,7 +83,7 @@ def test_without_batchnorm_it_is_fedavg():
 @pytest.mark.parametrize("samples", [0, 1])
 def test_a_client_without_enough_samples_keeps_the_initial_statistics(samples):
     loop = toy_loop(one_rank(), FedBN())
-    loop._open(0)
+    loop.visits.open(0)
     loop.client.train_indices = loop.client.train_indices[:samples]
     loop.algorithm.download(loop.client, loop.server)
     assert torch.equal(loop.client.task.net.body[1].running_mean, torch.zeros(8))

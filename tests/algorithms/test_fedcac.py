@@ -131,7 +131,7 @@ def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
     loop = two_tensor_loop(one_rank(), FedCAC(), 0.34)
     loop.round()
     other = next(c for c in range(3) if c not in loop.comm.cohort)
-    loop._open(other)
+    loop.visits.open(other)
     loop.algorithm.personalize(loop.client, loop.server)
     assert torch.equal(loop.client.vector, loop.server.vector)
 

@@ -57,7 +57,7 @@ def test_the_phases_by_hand():
     """
     algorithm = FedDPA(lam_personal=0.2, lam_shared=0.4, clip_norm=2.0)
     run = ScalarClients(algorithm, targets=[[3.0, 4.0]], sizes=[1], steps=2)
-    run.loop._open(0)
+    run.loop.visits.open(0)
     client = run.loop.client
     client.vector.copy_(torch.tensor([1.0, 0.0]))
     client.mask.copy_(torch.tensor([True, False]))
@@ -69,7 +69,7 @@ def test_beyond_the_length_the_pull_is_inwards():
     """Nothing personal, one step from (3, 0) with a = (3, 0), w = 0, C = 2: gradient 0 + 0.2·1 → 2.98."""
     algorithm = FedDPA(lam_shared=0.4, clip_norm=2.0)
     run = ScalarClients(algorithm, targets=[[3.0, 0.0]], sizes=[1], steps=1)
-    run.loop._open(0)
+    run.loop.visits.open(0)
     run.loop.client.vector.copy_(torch.tensor([3.0, 0.0]))
     algorithm.fit(run.loop.client, run.loop.server)
     assert run.loop.client.vector.tolist() == pytest.approx([2.98, 0.0])

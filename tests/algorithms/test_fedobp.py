@@ -30,7 +30,7 @@ SIZES = [1, 3, 4]
 
 def model_of(run: ScalarClients, client: int) -> torch.Tensor:
     """The model a client would be tested with now."""
-    run.loop._open(client)
+    run.loop.visits.open(client)
     run.loop.algorithm.personalize(run.loop.client, run.loop.server)
     return run.loop.client.vector.clone()
 
@@ -173,7 +173,7 @@ def personal_entries(**settings) -> torch.Tensor:
     """Client 3's mask after four rounds of the toy."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedOBP(**settings), rounds=4)
     loop.fit()
-    loop._open(3)
+    loop.visits.open(3)
     loop.algorithm.download(loop.client, loop.server)
     return loop.client.mask.clone()
 
@@ -203,7 +203,7 @@ def test_layer_normalization_by_hand():
     """
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedAvg())
     spans = loop.client.layout.parameter_spans
-    loop._open(0)
+    loop.visits.open(0)
     first, second = spans[0], spans[-1]
     own = torch.zeros(loop.client.layout.num_parameters)
     own[first.start : first.start + 3] = torch.tensor([1.0, 2.0, 9.0]).sqrt()
@@ -222,7 +222,7 @@ def test_layer_normalization_by_hand():
 def test_personal_entries_keep_their_own_values_and_everything_is_averaged(scope):
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedOBP(quantile=0.7, scope=scope), rounds=3)
     loop.fit()
-    loop._open(2)
+    loop.visits.open(2)
     own = loop.client.memory["theta"].clone()
     loop.algorithm.download(loop.client, loop.server)
     mask = loop.client.mask[:99]
@@ -268,7 +268,7 @@ def test_the_counts_of_table_5_through_a_real_client(spec, counts):
     for quantile, count in counts.items():
         loop.algorithm = FedOBP(quantile=quantile)
         loop.server.vector.zero_()
-        loop._open(0)
+        loop.visits.open(0)
         loop.client.memory["theta"] = own
         loop.algorithm.download(loop.client, loop.server)
         assert int(loop.client.mask.sum()) == count

@@ -45,7 +45,7 @@ def test_the_frozen_body_keeps_its_batchnorm_statistics():
     loop.round()
     initial, layout = loop.server.initial, loop.server.layout
     for client in range(7):
-        loop._open(client)
+        loop.visits.open(client)
         loop.algorithm.download(loop.client, loop.server)
         loop.algorithm.fit(loop.client, loop.server)
         head = loop.algorithm.in_head(loop.client)

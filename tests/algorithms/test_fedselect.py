@@ -195,7 +195,7 @@ def test_alpha_1_ends_as_local_training_bit_for_bit() -> None:
     local = toy_loop(one_rank(), FedAvg(weighting="uniform", bn_buffers="local"), rounds=5, eval_every=0)
     local.round()
     for client in range(7):
-        local._open(client)
+        local.visits.open(client)
         local.algorithm.download(local.client, local.server)
         local.client.mask.fill_(True)
         local.store.put(client, local.client.state())
@@ -210,7 +210,7 @@ def test_a_pass_moves_its_own_entries_only() -> None:
     """Momentum included: while the personal pass runs, no global entry moves, and the other way round."""
     loop = toy_loop(one_rank(), FedSelect(p=0.5, alpha=0.5), rounds=3, local_epochs=1, eval_every=0)
     loop.round()
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.download(loop.client, loop.server)
     personal = loop.client.mask[:99].clone()
     assert 0 < personal.sum() < 99
@@ -247,7 +247,7 @@ def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
     run = ScalarClients(FedSelect(p=1.0, alpha=1.0), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START, participation=0.34)
     (drawn,) = run.rounds(1)
     other = (drawn + 1) % 3
-    run.loop._open(other)
+    run.loop.visits.open(other)
     run.loop.algorithm.personalize(run.loop.client, run.loop.server)
     assert torch.equal(run.loop.client.vector, run.loop.server.vector)
     assert not run.loop.client.mask.any()

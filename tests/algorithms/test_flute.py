@@ -90,7 +90,7 @@ def test_bytes():
 
 def test_features_are_decayed_as_a_sum_and_only_with_the_body():
     loop = point_loop(FLUTE(simplex=0, head_decay=0, feature_decay=0.5), [[([1.0], 0), ([3.0], 1)]])
-    loop._open(0)
+    loop.visits.open(0)
     batch = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1])
     target = simplex_target(BOTH)
     with torch.no_grad():

@@ -221,7 +221,7 @@ def two_rounds(fabric: Fabric) -> tuple[list[list[float]], list[float]]:
     models = torch.zeros(3, 4, dtype=torch.float64)
     for client, home in enumerate(loop.store.home):
         if max(home, 0) == loop.comm.rank:
-            loop._open(client)
+            loop.visits.open(client)
             algorithm.personalize(loop.client, loop.server)
             models[client] = loop.client.vector.double()
     return loop.comm.merge_rows(models).tolist(), loop.server.vector.tolist()

@@ -82,13 +82,13 @@ def test_directions_are_common_and_orthogonal_on_request():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj(orthogonal=True))
     rows = loop.algorithm.projection(loop.client)
     assert torch.allclose(rows @ rows.T, torch.eye(10), atol=1e-5)
-    loop._open(3)
+    loop.visits.open(3)
     assert torch.equal(loop.algorithm.projection(loop.client), rows)
 
 
 def test_a_client_never_drawn_has_the_initial_model_and_without_samples_u_stays():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj())
-    loop._open(0)
+    loop.visits.open(0)
     loop.algorithm.personalize(loop.client, loop.server)
     assert torch.equal(loop.client.vector, loop.server.initial)
     loop.client.train_indices = loop.client.train_indices[:0]

@@ -149,7 +149,7 @@ def test_test_labels_are_never_seen():
 
 def test_priors_are_the_training_shares():
     loop = point_loop(PFedFDA(), [[([1.0], 0), ([1.0], 0), ([1.0], 0), ([1.0], 1)]], [[([1.0], 1)] * 9])
-    loop._open(0)
+    loop.visits.open(0)
     assert priors(loop.client).tolist() == pytest.approx([0.7501 / 1.0002, 0.2501 / 1.0002])
 
 
@@ -173,7 +173,7 @@ def test_the_body_is_trained_under_the_global_head_and_the_head_never_by_gradien
     """
     loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)]])
     common = global_gaussians(loop.server)
-    loop._open(0)
+    loop.visits.open(0)
     weight, bias = bayes_classifier(common, priors(loop.client))
     p = (2 * weight.flatten() + bias).softmax(0)
     slope = float(((p - torch.tensor([1.0, 0.0])) * weight.flatten()).sum()) * 2

@@ -80,7 +80,7 @@ def test_fedavg_is_a_special_case():
 
 def test_a_client_without_samples_uploads_what_it_got():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedMe())
-    loop._open(0)
+    loop.visits.open(0)
     loop.client.train_indices = loop.client.train_indices[:0]
     loop.algorithm.fit(loop.client, loop.server)
     assert torch.equal(loop.client.memory["shared"], loop.server.vector)

@@ -45,7 +45,7 @@ def test_the_teacher_is_the_clients_model_after_its_last_training():
         loop.round()
         before = loop.store.get(0)["teacher"].clone()
         assert not torch.equal(before, loop.server.vector)
-        loop._open(0)
+        loop.visits.open(0)
         loop.algorithm.download(loop.client, loop.server)
         assert torch.equal(loop.client.vector, loop.server.vector)
         loop.algorithm.fit(loop.client, loop.server)
@@ -67,7 +67,7 @@ def test_the_loss_of_a_batch():
     """Against another computation, for which the teacher is put into the live model."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(lam=0.7, temperature=2.0))
     client = loop.client
-    loop._open(3)
+    loop.visits.open(3)
     loop.algorithm.fit(client, loop.server)
     teacher = client.memory["teacher"]
     x, y = next(client.batches("0"))
@@ -88,7 +88,7 @@ def test_the_loss_of_a_batch():
 def test_the_teacher_leaves_no_gradient_and_no_statistics_behind():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD())
     loop.round()
-    loop._open(3)
+    loop.visits.open(3)
     loop.algorithm.download(loop.client, loop.server)
     before = loop.client.vector.clone()
     advice = outputs_of(loop.client, loop.client.memory["teacher"], next(loop.client.batches("0"))[0])

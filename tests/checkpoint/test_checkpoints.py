@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +40,15 @@ def test_only_changed_clients_are_written_and_two_checkpoints_stay(tmp_path):
     assert len({file.name[:8] for file in latest.files}) > 2, "others are still where they were written"
     needed = {f.name for r in (5, 6) for f in Manifest.read(manifest_path(folder, r)).files}
     assert {path.name for path in folder.iterdir()} == needed | {"00000005.json", "00000006.json"}
+
+
+def test_files_can_be_read_by_all_whom_the_umask_allows_to(tmp_path):
+    before = os.umask(0o027)
+    try:
+        saved_run(tmp_path)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "checkpoints").iterdir()} == {0o640}
 
 
 def test_a_run_without_any_checkpoint_starts_at_the_beginning(tmp_path):

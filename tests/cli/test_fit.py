@@ -60,8 +60,10 @@ def test_a_run_leaves_config_metrics_summary_and_events(tmp_path, capfd):
     assert len(told["phase_seconds"]) == len(told["peak_memory"]) == told["world_size"]
     for phases, memory in zip(told["phase_seconds"], told["peak_memory"], strict=True):
         assert {"fit", "download", "test", "upload", "aggregate"} <= set(phases)
-        assert 0 < sum(phases.values()) < 1.01 * told["seconds"]
+        assert all(seconds >= 0 for seconds in phases.values())
         assert memory > 10**8, "bytes, and torch alone takes more"
+    # the seconds are those of rank 0; others may wait for it in a round that it has not begun
+    assert 0 < sum(told["phase_seconds"][0].values()) <= told["seconds"]
     assert told["last"]["acc_before"] == float(rows[-1]["acc_before"])
     assert told["best"]["acc_after"] == max(float(row["acc_after"]) for row in rows)
     assert {"acc_before", "acc_after"} <= set(told["best_per_client"])

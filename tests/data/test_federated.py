@@ -97,6 +97,10 @@ def test_unit_scaling_and_colour_channels() -> None:
         expected = (raw - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
         torch.testing.assert_close(x.double(), expected.double(), rtol=1e-5, atol=1e-5)
         assert x.is_contiguous(memory_format=torch.channels_last)
+        data.to("cpu", channels_last=False)
+        plain, _ = data.batch(torch.tensor([3, 1]), CPU)
+        assert plain.is_contiguous()
+        assert plain.equal(x)
 
 
 def test_label_counts_are_those_of_the_training_samples(fashion: Fashion10k) -> None:

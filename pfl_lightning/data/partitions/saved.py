@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from typing_extensions import override
 
+from pfl_lightning.atomic import share
 from pfl_lightning.data.partitions.partition import Partition, Parts, Population
 from pfl_lightning.errors import ConfigError, require
 
@@ -26,6 +27,7 @@ def save_partition(data: FederatedData, path: str | Path) -> None:
     metadata = {"data": data.name, "num_samples": str(len(labels)), "labels_sha256": _digest(labels)}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     save_file(data.parts()._asdict(), path, metadata)
+    share(Path(path))
 
 
 @dataclass(frozen=True)
