@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 import joblib
@@ -115,7 +116,7 @@ def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 
 def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
     """Run `work` on every rank; returns the exit code. A rank that ends with `SystemExit` sets it."""
     try:
-        fabric.launch(work)
+        fabric.launch(partial(_on_rank, work=work))
         return 0
     except ProcessExitedException as error:
         if error.signal_name:
@@ -130,3 +131,16 @@ def launch(fabric: Fabric, work: Callable[[Fabric], None]) -> int:
         for child in multiprocessing.active_children():
             child.kill()
         return INTERRUPTED
+
+
+def _on_rank(fabric: Fabric, work: Callable[[Fabric], None]) -> None:
+    """Do the work, then leave the group of ranks.
+
+    Its threads may still hold the tensors of the last collective. One that lets go of them when Python is already
+    shutting down aborts the process, and a run that has come to its end counts as failed.
+    """
+    try:
+        work(fabric)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import joblib
 import pytest
 import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
-from pfl_lightning.cli.launch import FabricConfig, make_fabric, usable_cores
+from pfl_lightning.cli.launch import FabricConfig, launch, make_fabric, usable_cores
 from pfl_lightning.errors import ConfigError
 
 
@@ -54,3 +59,25 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="accelerator: 'cuda' is not allowed; use cpu or auto"):
         FabricConfig(accelerator="cuda")
+
+
+def _threads() -> set[str]:
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_rank_leaves_its_group_before_python_shuts_down(code):
+    """A thread of the group that outlives Python aborts the process when it lets go of its tensors."""
+    before, during = _threads(), set()
+
+    def work(fabric: Fabric) -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.all_reduce(torch.ones(1))
+        during.update(_threads())
+        if code:
+            sys.exit(code)
+
+    assert launch(Fabric(accelerator="cpu", devices=1), work) == code
+    assert not dist.is_initialized()
+    assert during > before
+    assert _threads() <= before
