@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,8 @@ def test_a_killed_rank_ends_the_job_at_once_and_it_can_be_continued(cluster, exp
     job = cluster.submit(tmp_path / "run", JOB)
     job.await_rows(5)
     os.kill(job.pid_of(1), signal.SIGKILL)
-    started = time.monotonic()
+    # this waits less long than fabric.timeout, after which ranks would give up by themselves
     assert job.await_state("FAILED", "COMPLETED") == "FAILED"
-    assert time.monotonic() - started < 60
     assert continued(tmp_path / "run") == expected
 
 
