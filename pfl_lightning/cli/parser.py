@@ -43,6 +43,7 @@ def build_parser() -> ArgumentParser:
         prog="pfl-fit",
         description="Train a personalized federation. A value on the command line wins over one in a file.",
         exit_on_error=False,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", action="config", help="YAML file; several are merged in order.")
     parser.add_argument("--algorithm", type=Algorithm, required=True, help="How clients cooperate.")

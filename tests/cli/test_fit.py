@@ -135,6 +135,7 @@ def test_an_algorithm_of_ones_own_runs_from_yaml(tmp_path):
 
 MISTAKES = {
     "--loop.roundz 3": "--loop.roundz: no such option; did you mean --loop.rounds?",
+    "--loop.round 3": "--loop.round: no such option; did you mean --loop.rounds?",
     "--loop.rounds x": "loop.rounds: 'x' is not allowed; use a whole number",
     "--loop.rounds 0": "loop.rounds: 0 is not allowed; use a whole number >= 1",
     "--loop.participation 0": "loop.participation: 0.0 is not allowed; use a number above 0 and up to 1",

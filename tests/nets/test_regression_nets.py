@@ -14,7 +14,7 @@ def test_powers_is_the_polynomial():
     net = Powers(DataSpec((1,), 1))
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[1.0, -6.0, 18.0, -12.0]]))  # type: ignore[union-attr]
-    assert float(net(torch.tensor([[0.5]]))) == 1 - 3 + 4.5 - 1.5
+    assert net(torch.tensor([[0.5]])).item() == 1 - 3 + 4.5 - 1.5
     assert net.head.bias is None  # type: ignore[union-attr]
 
 
