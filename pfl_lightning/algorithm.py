@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from pfl_lightning import ledger
+from pfl_lightning import ledger, masks
 from pfl_lightning.client import ClientModule
 from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
@@ -81,7 +80,7 @@ class Algorithm:
 
     def download(self, client: ClientModule, server: Server) -> None:
         """Make the starting model of the visit: personal entries stay, the rest comes from the server."""
-        torch.where(client.mask, client.vector, server.vector, out=client.vector)
+        masks.merge(client.vector, client.mask, server.vector)
 
     def fit(self, client: ClientModule, server: Server) -> None:
         """Train on the client's own data."""

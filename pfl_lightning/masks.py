@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.order_statistic import largest_value
 from pfl_lightning.vector import Layout, Span
-
-SAMPLE = 1 << 12
-"""Scores that are sorted to see between which values the wanted one lies."""
 
 
 def by_module(root: nn.Module, layout: Layout, submodule: nn.Module) -> Tensor:
@@ -64,7 +62,7 @@ def above_quantile(scores: Tensor, quantile: float) -> Tensor:
     _refuse_nan(scores)
     if not len(scores):
         return torch.zeros_like(scores, dtype=torch.bool)
-    return _above(scores, _largest_value(scores, personal_count(len(scores), quantile) + 1))
+    return _above(scores, largest_value(scores, personal_count(len(scores), quantile) + 1))
 
 
 def top_share(scores: Tensor, share: float, spans: Sequence[Span] | None = None, floor: float = 0.0) -> Tensor:
@@ -83,7 +81,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
     """True at the `count` largest scores (all, if there are fewer). Of equal scores the first in the vector wins."""
     if count <= 0 or count >= len(scores):
         return torch.full_like(scores, count > 0, dtype=torch.bool)
-    threshold = _largest_value(scores, count)
+    threshold = largest_value(scores, count)
     chosen = _above(scores, threshold)
     ties = (scores == threshold).nonzero().flatten()
     chosen[ties[: count - int(chosen.count_nonzero())]] = True
@@ -107,26 +105,17 @@ def grow(mask: Tensor, scores: Tensor, rate: float, limit: float, spans: Sequenc
     return grown
 
 
+def merge(own: Tensor, mask: Tensor, received: Tensor) -> None:
+    """Set all entries of `own` but those of the mask to the received ones, bit for bit."""
+    _setter(own, mask, received)()
+
+
 def restorer(values: Tensor, free: Tensor) -> Callable[[], None]:
     """A function that sets all entries of `values` but the free ones back to what they are now, bit for bit.
 
-    For every step of a training. On CPUs `torch.where` decides entry by entry, which for a mask of no pattern is five
-    times slower than integer operations on the bits.
+    For every step of a training.
     """
-    kept = values.clone()
-    if values.is_cuda:
-
-        def restore() -> None:
-            torch.where(free, values, kept, out=values)
-
-        return restore
-    integer = {4: torch.int32, 8: torch.int64}[values.element_size()]
-    now, then, fixed = values.view(integer), kept.view(integer), (~free).to(integer).neg_()
-
-    def restore_bits() -> None:
-        now.bitwise_xor_((now ^ then).bitwise_and_(fixed))
-
-    return restore_bits
+    return _setter(values, free, values.clone())
 
 
 def min_max(scores: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
@@ -193,6 +182,27 @@ def share_by_layer(mask: Tensor, layout: Layout) -> dict[str, float]:
     return {span.name: count / max(1, span.stop - span.start) for span, count in counts}
 
 
+def _setter(values: Tensor, kept: Tensor, rest: Tensor) -> Callable[[], None]:
+    """A function that sets all entries of `values` but the kept ones to those of `rest`.
+
+    On CPUs `torch.where` decides entry by entry, which for a mask of no pattern is several times slower than integer
+    operations on the bits.
+    """
+    if values.is_cuda:
+
+        def set_values() -> None:
+            torch.where(kept, values, rest, out=values)
+
+        return set_values
+    integer = {4: torch.int32, 8: torch.int64}[values.element_size()]
+    now, then, bits = values.view(integer), rest.view(integer), kept.to(integer).neg_()
+
+    def set_bits() -> None:
+        now.bitwise_xor_(then).bitwise_and_(bits).bitwise_xor_(then)
+
+    return set_bits
+
+
 def _by_modules(root: nn.Module, layout: Layout, modules: Iterable[nn.Module]) -> Tensor:
     """By identity of the tensors: a tied parameter has one name in the layout, but several owners."""
     inside = {id(t) for module in modules for t in (*module.parameters(), *module.buffers())}
@@ -204,31 +214,6 @@ def _by_modules(root: nn.Module, layout: Layout, modules: Iterable[nn.Module]) -
 def _floor_of(share: float, n: int, key: str) -> int:
     require(0 <= share <= 1, key, share, "a number from 0 to 1")
     return math.floor(Fraction(repr(float(share))) * n)
-
-
-def _largest_value(scores: Tensor, k: int) -> Tensor:
-    """The k-th largest value, in linear time. On CPUs torch's own selection moves pairs of values and indices around;
-    numpy's uses vector instructions, but is slow where most scores are equal, as those of parameters that never moved.
-    So a sorted sample tells first which values it must lie between: seldom anything but a few is left to select from.
-    """
-    if scores.is_cuda:
-        return torch.kthvalue(scores, len(scores) - k + 1).values
-    values = scores.numpy()
-    ordered = np.sort(values[:: max(1, len(values) // SAMPLE)])[::-1]
-    place = k * len(ordered) / len(values)
-    margin = 4 * math.sqrt(place) + 8
-    ends = math.floor(place - margin), math.ceil(place + margin)  # beyond the sample's own ends, no bound is known
-    high, low = (ordered[end] if 0 <= end < len(ordered) else None for end in ends)
-    from_high = np.zeros_like(values, dtype=bool) if high is None else values >= high
-    above_low = np.ones_like(from_high) if low is None else values > low
-    count, most = np.count_nonzero(from_high), np.count_nonzero(above_low)
-    if count < k <= most:
-        return scores.new_tensor(np.partition(values[above_low ^ from_high], most - k)[most - k])
-    if high is not None and np.count_nonzero(values > high) < k <= count:
-        return scores.new_tensor(high)
-    if low is not None and most < k <= np.count_nonzero(values >= low):
-        return scores.new_tensor(low)
-    return scores.new_tensor(np.partition(values, len(values) - k)[len(values) - k])  # the sample was not like the rest
 
 
 def _above(scores: Tensor, value: Tensor) -> Tensor:

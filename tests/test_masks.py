@@ -130,23 +130,6 @@ def test_above_quantile_against_a_sort(quantile: float, levels: int) -> None:
     assert masks.above_quantile(scores, quantile).tolist() == [s > threshold for s in scores.tolist()]
 
 
-@pytest.mark.parametrize("k", [1, 2, 77, 100, 101, 10_000, 19_999, 20_000])
-@pytest.mark.parametrize("kind", ["random", "ties", "zeros", "sorted", "equal", "sample too small", "sample too large"])
-def test_the_threshold_is_exact_whatever_the_sample_shows(k: int, kind: str) -> None:
-    scores = torch.randn(20_000, generator=torch.Generator().manual_seed(k))
-    if kind == "ties":
-        scores = scores.round()
-    elif kind == "zeros":  # half of the parameters never moved
-        scores = scores.relu()
-    elif kind == "sorted":
-        scores = scores.sort().values
-    elif kind == "equal":
-        scores.fill_(3.0)
-    elif kind.startswith("sample"):
-        scores[:: 20_000 // masks.SAMPLE] = -100.0 if kind.endswith("small") else 100.0
-    assert masks._largest_value(scores, k) == scores.sort(descending=True).values[k - 1]
-
-
 def test_above_quantile_beyond_two_to_the_24() -> None:
     d = 2**24 + 1001
     scores = torch.zeros(d)
@@ -210,6 +193,17 @@ def test_largest_takes_a_count() -> None:
         [True, True, True, False],
         [True] * 4,
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_merge_keeps_what_is_personal_and_takes_the_rest_bit_for_bit(dtype: torch.dtype) -> None:
+    odd = [0.0, -0.0, math.nan, -math.inf, 1e-40, 3.0]
+    own, received = torch.tensor(odd + [5.0] * 6, dtype=dtype), torch.tensor([7.0] * 6 + odd, dtype=dtype)
+    mask = bools("111111000000")
+    masks.merge(own, mask, received)
+    integer = torch.int32 if dtype == torch.float32 else torch.int64
+    assert torch.equal(own.view(integer), torch.tensor(odd * 2, dtype=dtype).view(integer))
+    assert received[:6].tolist() == [7.0] * 6, "what was received stays as it is"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import metrics
+from pfl_lightning import masks, metrics
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedobp import FedOBP
 from pfl_lightning.client import ClientModule
@@ -52,7 +52,7 @@ class AdaptiveQuantile(FedOBP):
     def _try(self, client: ClientModule, server: Server, score: Tensor, quantile: float) -> None:
         client.mask[: len(score)] = self.select(client, score, quantile)
         client.theta.copy_(client.memory["theta"])
-        torch.where(client.mask, client.vector, server.vector, out=client.vector)
+        masks.merge(client.vector, client.mask, server.vector)
 
     def _quality(
         self, client: ClientModule, server: Server, score: Tensor, quantile: float, validation: Tensor

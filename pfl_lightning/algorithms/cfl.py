@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from pfl_lightning import masks
 from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.clusters import TINY, cut, find_cluster, grow_tree, length
 from pfl_lightning.algorithms.fedavg import FedAvg
@@ -62,7 +63,7 @@ class CFL(FedAvg):
     def download(self, client: ClientModule, server: Server) -> None:
         node = find_cluster(client, server)
         client.memory["cluster"] = torch.tensor(node)
-        torch.where(client.mask, client.vector, server.memory[f"model{node}"], out=client.vector)
+        masks.merge(client.vector, client.mask, server.memory[f"model{node}"])
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

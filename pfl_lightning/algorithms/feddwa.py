@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from pfl_lightning import masks
 from pfl_lightning.algorithm import Replies, Server
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.pairwise import pairwise, squared_distance
@@ -41,7 +42,7 @@ class FedDWA(FedAvg):
     @override
     def download(self, client: ClientModule, server: Server) -> None:
         model = client.memory.pop("model", server.vector)
-        torch.where(client.mask, client.vector, model, out=client.vector)
+        masks.merge(client.vector, client.mask, model)
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:

@@ -10,7 +10,7 @@ from bare_process import best, four_ways
 from federation import RandomImages, make_loop, work_of
 from measure import Bar, Part, Spread, ratios, take_turns
 
-from pfl_lightning.algorithms import FedOBP
+from pfl_lightning.algorithms import FedAvg, FedOBP
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.nets import CNN
 
@@ -29,30 +29,35 @@ def main() -> None:
     for name, shape in SHAPES.items():
         for samples in sizes:
             data = RandomImages(shape, [20] * clients, samples)
-            loop = make_loop(data, CNN, FedOBP(quantile=0.995), local_epochs=1)
-            loop.round()
-            theirs = four_ways(work_of(loop, plain_nets.cnn))
-            things: dict[str, Callable[[], object]] = {"ours": partial(evaluate, loop)}
+            methods = {type(method).__name__: method for method in (FedAvg(), FedOBP(quantile=0.995))}
+            loops = {key: make_loop(data, CNN, method, local_epochs=1) for key, method in methods.items()}
+            for loop in loops.values():
+                loop.round()  # gives each client a state
+            theirs = four_ways(work_of(loops["FedOBP"], plain_nets.cnn))
+            things: dict[str, Callable[[], object]] = {key: partial(evaluate, loop) for key, loop in loops.items()}
             things |= {str(way): partial(one.do, "evaluation") for way, one in theirs.items()}
             found = take_turns(things, options.turns or turns)
             for one in theirs.values():
                 one.end()
             usual = best(found, [str(way) for way in theirs if not way.reuse])
             tuned = best(found, [str(way) for way in theirs if way.reuse])
-            ratio, done = ratios(found["ours"], found[usual]), 2 * clients * samples
-            part.rows.append(
-                {
-                    "net": name,
-                    "test samples of a client": samples,
-                    "ours / bare": ratio.text(3),
-                    "goal": f"{GOAL:.2f}",
-                    "our samples/s": f"{done / Spread.of(found['ours']).median:,.0f}",
-                    "bare samples/s": f"{done / Spread.of(found[usual]).median:,.0f}",
-                    "its layout": usual.split()[0],
-                    "ours / bare that reuses memory": ratios(found["ours"], found[tuned]).text(3),
-                }
-            )
-            part.bars.append(Bar(f"{name}, {samples} samples", ratio, GOAL))
+            done = 2 * clients * samples
+            for method in methods:
+                ratio = ratios(found[method], found[usual])
+                part.rows.append(
+                    {
+                        "net": name,
+                        "test samples of a client": samples,
+                        "method": method,
+                        "ours / bare": ratio.text(3),
+                        "goal": f"{GOAL:.2f}",
+                        "our samples/s": f"{done / Spread.of(found[method]).median:,.0f}",
+                        "bare samples/s": f"{done / Spread.of(found[usual]).median:,.0f}",
+                        "its layout": usual.split()[0],
+                        "ours / bare that reuses memory": ratios(found[method], found[tuned]).text(3),
+                    }
+                )
+                part.bars.append(Bar(f"{name}, {samples} samples, {method}", ratio, GOAL))
     part.finish()
 
 
