@@ -176,7 +176,7 @@ def draw_lines(title: str, across: str, panels: Mapping[str, tuple[Sequence[floa
         around = np.array([[value.median - value.low, value.high - value.median] for value in values]).T
         axes.errorbar(places, middle, around, marker="o", capsize=2)
         axes.set_xscale("log")
-        axes.set_ylim(0, 1.25 * float(middle.max()))
+        axes.set_ylim(0, 1.1 * max(value.high for value in values))
         axes.set_xlabel(across)
         axes.set_title(label, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
