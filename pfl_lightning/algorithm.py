@@ -1,27 +1,28 @@
-"""How clients and server cooperate: the seven steps of a visit and a round. Their defaults are FedAvg."""
+"""How clients and server cooperate. The defaults are FedAvg; a method overrides the steps in which it differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
-from pfl_lightning import ledger, masks
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
+from pfl_lightning.comm.uploads import Upload, Uploads
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import AlgorithmError
+from pfl_lightning.model.checksum import checksum
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.layout import Layout
 from pfl_lightning.tasks.task import Task
-from pfl_lightning.vector import Layout
 
-Replies = Mapping[int, dict[str, Tensor]]
+__all__ = ["Algorithm", "ClientModule", "Exchange", "Replies", "Reply", "Server", "Upload", "Uploads"]
 
 
 @dataclass
 class Server:
-    """What every rank knows alike: the global model and what an algorithm lets the server remember."""
+    """The global model and the server's memory. The server is replicated: every rank holds the same one."""
 
     vector: Tensor
     """The global model [S]: parameters, then floating-point buffers."""
@@ -31,84 +32,131 @@ class Server:
     num_clients: int
     round: int = 0
     memory: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that the algorithm keeps on the server."""
 
     @property
     def theta(self) -> Tensor:
         """The global parameters [P]."""
         return self.vector[: self.layout.num_parameters]
 
-    def copy(self) -> Server:
-        """A copy that shares nothing with this one but what never changes."""
-        return replace(self, vector=self.vector.clone(), memory={name: t.clone() for name, t in self.memory.items()})
+    def next_round(self) -> Server:
+        """A copy for the next round. The round works on the copy, so giving it up changes nothing."""
+        memory = {name: tensor.clone() for name, tensor in self.memory.items()}
+        return replace(self, vector=self.vector.clone(), memory=memory, round=self.round + 1)
+
+    def fingerprint(self) -> int:
+        """A 63-bit number that differs if an entry of the model or of the memory differs."""
+        return checksum({"": self.vector, **self.memory})
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The entries of the model that a client keeps, and those that it sends.
+
+    Kept entries survive until the client's next visit, and `download` does not overwrite them. Sent entries are
+    uploaded and averaged. By default a client sends everything it does not keep. A method may also send entries that
+    it keeps (FedOBP), or neither keep nor send some (the frozen head of FedBABU).
+    """
+
+    keeps: Tensor
+    """Bool [S], the client's mask: True = personal."""
+    sends: Tensor | None = None
+    """Bool [S]. None: all entries that are not kept."""
+
+    def sent_entries(self) -> Tensor | None:
+        """The entries that travel, bool [S], or None if the whole model does."""
+        sends = ~self.keeps if self.sends is None else self.sends
+        return None if bool(sends.all()) else sends
+
+    def count(self) -> int:
+        """The number of entries that travel in each direction."""
+        return int(torch.count_nonzero(~self.keeps if self.sends is None else self.sends))
+
+
+@dataclass
+class Reply:
+    """What the server sends back to one client after a round."""
+
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """New values in the client's memory."""
+    personal: Tensor | None = None
+    """New values of the client's personal entries, in their order."""
+
+
+Replies = Iterable[tuple[int, Reply]]
+"""Client and reply, one at a time."""
 
 
 class Algorithm:
-    """Override the steps that differ from FedAvg; declare hyperparameters as dataclass fields of the subclass.
+    """Override the steps that differ from FedAvg. Declare hyperparameters as dataclass fields of the subclass.
 
-    An algorithm knows nothing of ranks, files or logging, and sets nothing on itself: what persists lives in
+    | when | steps |
+    |---|---|
+    | before the first round | `check`, `modify_model`, `init_server` |
+    | at the start of a round | `select_cohort` |
+    | a client's visit | `setup` (first visit only), `download`, `fit`, `upload` |
+    | after the visits | `aggregate` |
+    | in an evaluation | `personalize`, `finetune` |
+    | in every test | `test` |
+    | what travels | `exchange`, `down_bytes` |
+
+    An algorithm knows nothing of ranks, files or logging. It keeps nothing on itself: values that persist live in
     `client.memory`, `client.mask` and `server.memory`.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_sealed")
+    if TYPE_CHECKING:
+        _sealed: bool
+
     weighting: Literal["samples", "uniform"] = "samples"
     bn_buffers: Literal["average", "local"] = "average"
-    # whether parameters that a client keeps on download are uploaded and averaged all the same; without an annotation,
-    # since with one the command line would no longer check the types of settings
-    uploads_personal = False
-
-    @property
-    def partial_upload(self) -> bool:
-        """Whether clients keep some entries out of the mean; weights are then summed per entry."""
-        return self.bn_buffers == "local"
 
     def check(self, task: Task, data: FederatedData) -> None:
         """Refuse, with a `ConfigError`, a task or data that the method cannot work with."""
 
-    def adapt(self, task: Task) -> None:
-        """Change the net before it is used, e.g. give it another head. torch's random state is the initial model's."""
+    def modify_model(self, task: Task) -> None:
+        """Change the net before it is used, e.g. replace its head. torch's random state is the initial model's."""
 
-    def begin(self, client: ClientModule, server: Server) -> None:
-        """Before the first round: declare what the server remembers, alike on every rank."""
+    def init_server(self, client: ClientModule, server: Server) -> None:
+        """Put the server's first memory into `server.memory`."""
 
-    def invites_all(self, round_: int) -> bool:
-        """Whether every client takes part in this round, whatever the participation."""
-        return False
+    def select_cohort(self, round_: int, drawn: Sequence[int], num_clients: int) -> Sequence[int]:
+        """The clients that take part in a round. Default: those drawn at random."""
+        return drawn
 
     def setup(self, client: ClientModule, server: Server) -> None:
-        """A client's first visit: set the first mask, declare what it remembers."""
+        """Prepare a client at its first visit: set its first mask, fill its memory."""
         if self.bn_buffers == "local":
-            client.mask[server.layout.num_parameters :] = True
+            client.mask[client.layout.num_parameters :] = True
 
     def download(self, client: ClientModule, server: Server) -> None:
-        """Make the starting model of the visit: personal entries stay, the rest comes from the server."""
-        masks.merge(client.vector, client.mask, server.vector)
+        """Make the starting model of the visit. Personal entries stay, the others come from the server."""
+        client.receive(server.vector)
 
     def fit(self, client: ClientModule, server: Server) -> None:
         """Train on the client's own data."""
         client.train_epochs()
 
-    def travels(self, client: ClientModule) -> Tensor | None:
-        """The entries that client and server exchange, bool [S]; None for all of them."""
-        if not self.partial_upload:
-            return None
-        entries = ~client.mask
-        if self.uploads_personal:
-            entries[: client.layout.num_parameters] = True
-        return entries
+    def exchange(self, client: ClientModule) -> Exchange:
+        """Which entries the client keeps and which it sends. Default: it sends everything it does not keep."""
+        return Exchange(client.mask)
 
     def upload(self, client: ClientModule, server: Server) -> Upload:
-        """What leaves the client."""
-        entries = self.travels(client)
-        share = {} if entries is None else {"vector": entries}
-        return Upload(client.id, {"vector": client.vector.clone()}, client.weight, share)
+        """A copy of the client's model, as far as `exchange` sends it. An override may change the copy."""
+        return self.upload_model(client, client.vector.clone())
 
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
-        """The server's step: by default the weighted mean of each entry over those who share it.
+    def upload_model(self, client: ClientModule, model: Tensor) -> Upload:
+        """An upload of `model` [S], as far as `exchange` sends it."""
+        sent = self.exchange(client).sent_entries()
+        return Upload(client.id, {"vector": model}, client.weight, {} if sent is None else {"vector": sent})
+
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        """The server's step. Default: each entry becomes the weighted mean over the clients that sent it.
 
         Returns:
-            What the server has for single clients of this rank, by client: it goes into their memory.
+            Replies to single clients, if any.
         """
-        per_entry = ("vector",) if self.partial_upload else ()
-        server.vector.copy_(comm.mean(uploads, {"vector": server.vector}, per_entry)["vector"])
+        server.vector.copy_(uploads.mean({"vector": server.vector})["vector"])
         return None
 
     def personalize(self, client: ClientModule, server: Server) -> None:
@@ -116,7 +164,7 @@ class Algorithm:
         self.download(client, server)
 
     def finetune(self, client: ClientModule, server: Server, epochs: int) -> None:
-        """Train the throw-away copy of a client's model that evaluations may ask for."""
+        """Train the throw-away copy of a client's model that an evaluation may ask for."""
         client.train_epochs(epochs)
 
     def test(self, client: ClientModule, server: Server) -> Tensor:
@@ -124,13 +172,17 @@ class Algorithm:
         return client.test()
 
     def down_bytes(self, client: ClientModule, server: Server) -> int:
-        """Bytes the server sends to a client at a visit; a mask that is used is known to both sides."""
-        entries = self.travels(client)
-        return ledger.dense_bytes(server.layout.size if entries is None else int(entries.count_nonzero()))
+        """Bytes that the server sends at a visit. Both sides know the mask, so it costs nothing."""
+        return 4 * self.exchange(client).count()
 
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        """Bytes a client sends: every entry that it shares."""
-        return sum(
-            ledger.dense_bytes(int(upload.share[name].count_nonzero()) if name in upload.share else value.numel())
-            for name, value in upload.values.items()
-        )
+    def seal(self) -> None:
+        """Refuse new attribute values from now on. The loop calls it before the first round."""
+        object.__setattr__(self, "_sealed", True)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if getattr(self, "_sealed", False):
+            raise AlgorithmError(
+                f"algorithm: {type(self).__name__} sets self.{name} during a run, which ranks do not share and "
+                f"checkpoints do not save; use client.memory or server.memory"
+            )
+        super().__setattr__(name, value)

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from pfl_lightning.algorithm import Algorithm, Server
-from pfl_lightning.client import LocalTraining
-from pfl_lightning.cohort import derive_seed, draw_cohort
-from pfl_lightning.comm import Comm
-from pfl_lightning.compiled import compile_net
+from pfl_lightning.algorithm import Algorithm, Server, Uploads
+from pfl_lightning.callback import Callback
+from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import RunError
-from pfl_lightning.history import ALL_MOMENTS, History
+from pfl_lightning.engine.build import build_engine
+from pfl_lightning.engine.cohort import draw_cohort
+from pfl_lightning.engine.durations import DurationModel
+from pfl_lightning.engine.engine import Invitation
+from pfl_lightning.engine.evaluation import clients_to_evaluate, evaluate_client
+from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.process_memory import peak_memory
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.monitor import Monitor, RoundRecord
-from pfl_lightning.pace import Pace
-from pfl_lightning.side_by_side import SideBySide
-from pfl_lightning.signals import StopSignals
-from pfl_lightning.stopwatch import Stopwatch, peak_memory
+from pfl_lightning.metrics.history import EVALUATED, History
+from pfl_lightning.metrics.record import RoundRecord
 from pfl_lightning.store import ClientStore, StoreConfig
+from pfl_lightning.tasks.lightning_task import as_task
 from pfl_lightning.tasks.task import Task
-from pfl_lightning.team import Team
-from pfl_lightning.visits import Visits
 
 __all__ = ["FederatedFabricLoop", "LoopConfig"]
 
@@ -41,134 +43,127 @@ class FederatedFabricLoop:
 
     Args:
         fabric: a launched Fabric.
-        task: what is learned.
+        task: the model and its loss: a `Task`, any LightningModule, its class, or a function that makes one.
         algorithm: how clients cooperate.
-        data: who has what; already set up.
+        data: who has which samples. It is set up already.
         config: rounds, participation, local training, evaluation.
         seed: the source of all randomness.
-        monitor: told of every round; given on rank 0 only.
-        on_round_end: called after every round on every rank, e.g. to write a checkpoint.
-        stop: says when to stop; `fit` then raises `StopRound` and leaves everything as it was after the last round.
+        stop: tells when to stop. `fit` then raises `StopRound`, and everything is as after the last complete round.
         store: how much memory client states may take, and where the rest goes.
     """
 
     def __init__(
         self,
         fabric: Fabric,
-        task: Task,
+        task: Task | LightningModule | Callable[..., LightningModule],
         algorithm: Algorithm,
         data: FederatedData,
         config: LoopConfig,
         seed: int = 0,
-        monitor: Monitor | None = None,
-        on_round_end: Sequence[Callable[[FederatedFabricLoop], None]] = (),
         stop: StopSignals | None = None,
         store: StoreConfig | None = None,
     ) -> None:
         if fabric.device.type == "cpu":
             torch.set_num_threads(1)  # more threads in one process are slower; other ranks use the other cores
         self.algorithm, self.data, self.config, self.seed = algorithm, data, config, seed
-        self.monitor, self.on_round_end = monitor, on_round_end
+        self.task = task = as_task(task)
+        if task.learns not in (None, data.kind):
+            use = "Classification" if data.kind == "classes" else "Regression or Forecasting"
+            name = f"task: {type(task).__name__} learns {task.learns}"
+            raise ConfigError(f"{name}, but the targets of {data.name} are {data.kind}; use {use}")
         torch.manual_seed(derive_seed(seed, "initial model"))
         task.build(data.spec)
         algorithm.check(task, data)
-        algorithm.adapt(task)
+        algorithm.modify_model(task)
         fabric.to_device(task)
         data.to(fabric.device, config.channels_last)
-        local = LocalTraining(config.local_epochs, config.batch_size, config.test_batch_size, config.channels_last)
-        self.side_by_side = SideBySide(config.clients_per_step, task, data, local, fabric, seed)
-        self.client = self.side_by_side.clients[0]
-        initial = self.client.vector.clone()
-        self.server = Server(initial.clone(), initial, self.client.layout, data.num_clients)
-        algorithm.begin(self.client, self.server)
-        self.watch = Stopwatch()
-        self.comm = Comm(fabric, stop=stop or StopSignals(), watch=self.watch)
-        for client in self.side_by_side.clients:
-            client.between_batches = self.comm.check
-        self.team = Team(self.comm, self.client, config.ranks_per_client)
-        for client in self.side_by_side.clients if config.compile else ():
-            compile_net(client, str(config.compile))
+        self.comm = Comm(fabric, stop)
+        self.engine = build_engine(config, fabric, task, algorithm, data, self.comm, seed)
+        initial = self.engine.client.vector.clone()
+        self.server = Server(initial.clone(), initial, self.engine.client.layout, data.num_clients)
+        algorithm.init_server(self.engine.client, self.server)
+        algorithm.seal()
         self.store = ClientStore(data.num_clients, self.comm, store)
-        self.history = History(task, self.client.layout, data.num_clients, config.finetune_epochs > 0)
-        self.visits = Visits(algorithm, self.server, self.store, self.side_by_side, self.team, self.watch)
-        self.pace = Pace()
-        if not self.comm.all_same(torch.tensor(int(self.model_sha256()[:15], 16))):
-            raise RunError("the initial model differs between ranks: task.build must use torch's random state only")
+        self.history = History(task, self.server.layout, data, config.finetune_epochs > 0)
+        self.durations = DurationModel() if config.by_seconds and self.comm.world > 1 else None
+        name = "the initial model, which task.build must make with torch's random state only,"
+        self.comm.require_equal(self.server.fingerprint(), name)
 
-    def fit(self) -> dict[str, Any]:
-        """Run the rounds that are left and return the summary."""
-        while self.server.round < self.config.rounds:
-            record = self.round()
-            self.comm.on_first(partial(self._tell, record))
-            for hook in self.on_round_end:
-                hook(self)
-        return self.summary()
+    def fit(self, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+        """Run the remaining rounds and return the summary."""
+        while self.server.round < self.config.rounds and not any(callback.should_stop for callback in callbacks):
+            record = self.round(callbacks)
+            for callback in callbacks:
+                if record.is_evaluation:
+                    callback.on_evaluation_end(record)
+                callback.on_round_end(record)
+        summary = self.summary()
+        for callback in callbacks:
+            callback.on_fit_end(summary)
+        return summary
 
-    def round(self) -> RoundRecord:
-        """One federated round: cohort, assignment, visits, aggregation, metrics. It happens wholly or not at all."""
-        before = self.server.copy()
+    def round(self, callbacks: Sequence[Callback] = ()) -> RoundRecord:
+        """Run one round. It happens as a whole or not at all."""
         self.comm.stoppable = True
         try:
-            return self._round()
+            return self._round(self.server.next_round(), callbacks)
         except BaseException:
-            self.server.vector, self.server.memory, self.server.round = before.vector, before.memory, before.round
             self.store.rollback()
             raise
         finally:
             self.comm.stoppable = False
 
-    def _round(self) -> RoundRecord:
-        started = time.perf_counter()
-        self.watch.restart()
-        self.server.round += 1
-        participation = 1.0 if self.algorithm.invites_all(self.server.round) else self.config.participation
-        cohort = draw_cohort(self.seed, self.server.round, self.data.num_clients, participation)
+    def _round(self, server: Server, callbacks: Sequence[Callback]) -> RoundRecord:
+        clock = _Clock(self.comm)
+        self.comm.round = server.round
+        for callback in callbacks:
+            callback.on_round_start(server.round)
+        cohort = self._cohort(server.round)
         sizes = self.data.train_sizes[torch.tensor(cohort)].tolist()
-        costs = self.pace.estimate(cohort, sizes) if self.config.by_seconds else sizes
-        shares = self.team.assign(cohort, costs, [self.store.home[client] for client in cohort])
-        self.comm.open_round(self.server.round, shares)
-        with self.watch.phase("move"):
-            self.store.gather_for(shares)
-        counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)
-        weights = {client: count / (sum(counts) or 1.0) for client, count in zip(cohort, counts, strict=True)}
-        rows = torch.zeros(len(cohort), self.history.row_width, dtype=torch.float64)
-        row_of = dict(zip(cohort, rows, strict=True))
-        mine = shares[self.team.leader]
-        with self.watch.phase("aggregate"):
-            uploads = self.team.hand_in(self.visits.make(mine, weights, row_of))
-            replies = self.algorithm.aggregate(self.server, uploads, self.comm)
-            for client, memory in (replies or {}).items():
-                self.store.remember(client, memory)
-        with self.watch.phase("metrics"):
-            self.comm.merge_rows(rows)
-        table = self.evaluate() if self._evaluates(self.server.round) else None
-        # all that could still stop the round is behind us
-        self.store.commit(cohort)
-        self.pace.enter(cohort, sizes, self.history.visit_seconds(rows.numpy()))
-        record = self.history.enter_round(self.server.round, cohort, rows.numpy())
-        if table is not None:
-            self.history.enter_evaluation(record, table.numpy())
-        self.history.close_round(record, time.perf_counter() - started, self.watch.seconds)
-        return record
+        costs = self.durations.estimate(cohort, sizes) if self.durations else sizes
+        plan = self.engine.plan(cohort, costs, [self.store.home[client] for client in cohort])
+        self.store.migrate(plan.owner)
+        clock.lap("move")
 
-    def evaluate(self) -> Tensor:
-        """Test every client at each of `ALL_MOMENTS`; the sums, one row per client, the same on every rank."""
-        k = len(self.client.task.sums)
-        table = torch.zeros(self.data.num_clients, len(ALL_MOMENTS) * k, dtype=torch.float64)
-        with self.watch.phase("evaluate"):
-            for client in self._evaluation_share():
-                self.visits.open(client)
-                self.algorithm.personalize(self.client, self.server)
-                table[client, :k] = self.algorithm.test(self.client, self.server)
-                if self.config.finetune_epochs:
-                    self.algorithm.finetune(self.client, self.server, self.config.finetune_epochs)
-                    table[client, k : 2 * k] = self.client.test()
-                self.client.vector.copy_(self.server.vector)
-                table[client, 2 * k :] = self.client.test()
-            return self.comm.merge_rows(table)
+        weights = self._weights(cohort, sizes)
+        uploads, reports = Uploads(self.comm, plan.owner), self.history.new_reports(cohort)
+        for result in self.engine.run(plan, lambda c: Invitation(c, weights[c], self.store.get(c)), server):
+            uploads.add(result.upload, result.diverged)
+            self.store.put(result.client, result.state)
+            reports.add(result.client, result.report)
+            for callback in callbacks:
+                callback.on_visit_end(result)
+            clock.lap("aggregate", result.phases)
+        uploads.close()
+        for client, reply in self.algorithm.aggregate(server, uploads) or ():
+            self.store.reply(client, reply.memory, reply.personal)
+        uploads.require_used()
+        clock.lap("aggregate")
+        reports.merge(self.comm, server.fingerprint)
+        clock.lap("metrics")
+        evaluation = None
+        if self._evaluates(server.round):
+            evaluation = self.evaluate(server).numpy()
+            clock.lap("evaluate")
+
+        # nothing can stop the round any more
+        self.server = server
+        self.store.commit(cohort)
+        if self.durations:
+            self.durations.enter(cohort, sizes, reports.rows["seconds"][:, 0].tolist())
+        return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases)
+
+    def evaluate(self, server: Server | None = None) -> Tensor:
+        """Test every client. Returns the sums for each model in `EVALUATED`: [clients, moments, sums]."""
+        server, client = server or self.server, self.engine.client
+        table = torch.zeros(self.data.num_clients, len(EVALUATED), len(client.task.sums), dtype=torch.float64)
+        for number in clients_to_evaluate(self.store.home, self.comm.rank, self.comm.world):
+            state = self.store.get(number)
+            table[number] = evaluate_client(client, number, state, self.algorithm, server, self.config.finetune_epochs)
+        return self.comm.merge_table(table)
 
     def summary(self) -> dict[str, Any]:
-        """What the run has come to; identical on every rank and, but for times, for every number of ranks."""
+        """The results of the run. They are the same on every rank and, except for times, for every number of ranks."""
         return {
             "algorithm": type(self.algorithm).__name__,
             "data": self.data.name,
@@ -185,23 +180,44 @@ class FederatedFabricLoop:
         }
 
     def model_sha256(self) -> str:
-        """SHA-256 of the global vector's bytes."""
+        """SHA-256 of the bytes of the global vector."""
         return hashlib.sha256(self.server.vector.cpu().numpy().tobytes()).hexdigest()
 
-    def _tell(self, record: RoundRecord) -> None:
-        if self.monitor:
-            self.monitor.round(record, int(record.scalars["samples"]))
+    def _cohort(self, round_: int) -> list[int]:
+        held_out = set(self.data.held_out.tolist())
+        eligible = [client for client in range(self.data.num_clients) if client not in held_out] if held_out else None
+        count = len(eligible) if eligible else self.data.num_clients
+        drawn = draw_cohort(self.seed, round_, count, self.config.participation)
+        drawn = [eligible[place] for place in drawn] if eligible else drawn
+        chosen = self.algorithm.select_cohort(round_, drawn, self.data.num_clients)
+        return sorted(set(chosen) - held_out)
+
+    def _weights(self, cohort: Sequence[int], sizes: Sequence[int]) -> dict[int, float]:
+        counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)
+        return {client: count / (sum(counts) or 1.0) for client, count in zip(cohort, counts, strict=True)}
 
     def _evaluates(self, round_: int) -> bool:
         every = self.config.eval_every
         return every > 0 and (round_ % every == 0 or round_ == self.config.rounds)
 
-    def _evaluation_share(self) -> Iterator[int]:
-        """Clients are tested where their state lives; those without one are spread over the ranks."""
-        homeless = 0
-        for client, home in enumerate(self.store.home):
-            if home == -1:
-                home = homeless % self.comm.world
-                homeless += 1
-            if home == self.comm.rank:
-                yield client
+
+class _Clock:
+    """Seconds per phase of a round. The time that a rank waits for others is a phase of its own."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.phases: dict[str, float] = {}
+        self._comm, self._started = comm, time.perf_counter()
+        self._mark, self._waited = self._started, comm.waited
+
+    def lap(self, phase: str, inside: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Count the time since the last lap for `phase`, except for waiting and the phases `inside` it."""
+        now, waited = time.perf_counter(), self._comm.waited - self._waited
+        parts = {"wait": waited, **inside} if waited else inside
+        rest = now - self._mark - sum(parts.values())
+        for name, seconds in [*parts.items(), (phase, rest)]:
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
+        self._mark, self._waited = now, self._comm.waited
+
+    def total(self) -> float:
+        """Seconds since the start of the round."""
+        return time.perf_counter() - self._started

@@ -1,44 +1,55 @@
-"""How long, with whom and in what way to train: the settings of the loop."""
+"""The settings of the loop: rounds, participation, local training and evaluation."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+
+PARTS = ("all", "head", "body")
 
 
 @dataclass(frozen=True)
 class LoopConfig:
-    """How long and with whom to train."""
+    """Rounds, participation, local training and evaluation."""
 
     rounds: int = 100
     """Number of federated rounds."""
     participation: float = 1.0
-    """Share of the clients that take part in a round."""
+    """Fraction of the clients that take part in a round."""
     local_epochs: int = 1
-    """Passes over a client's training data at a visit."""
+    """Epochs on a client's training data at each visit."""
     batch_size: int = 32
-    """Samples per local step. A last batch of one sample joins the one before."""
+    """Samples per local step. A last batch of one sample joins the batch before it."""
     eval_every: int = 10
-    """Every so many rounds, and after the last, all clients are evaluated; 0: never."""
+    """Evaluate all clients every N rounds and after the last one; 0 disables evaluation."""
     finetune_epochs: int = 0
-    """At evaluations also test a throw-away copy of each client's model after this many epochs on its own data."""
+    """Epochs for a throw-away copy of each client's model, which evaluations then test as well; 0 disables it."""
+    finetune_lr: float | None = None
+    """Learning rate of fine-tuning; null: the optimizer's, or the one of the method."""
+    finetune_part: Literal["all", "head", "body"] | None = None
+    """Part of the model that fine-tuning changes; null: all, or the part that the method fine-tunes."""
+    lr_schedule: Literal["constant", "cosine"] | list[tuple[int, float]] = "constant"
+    """Learning rate over the rounds: constant, cosine (from the full rate to almost 0 in the last round), or a list of
+    [round, factor], where each factor holds from its round on. Methods with rates of their own (pFedMe) keep those."""
     test_batch_size: int = 1024
     """Samples per forward pass in tests."""
     ranks_per_client: int = 1
-    """So many ranks train a client together, each on its part of every batch: for large clients, fewer than ranks."""
+    """Number of ranks that train one client together, splitting each batch; useful when clients are large and fewer
+    than ranks."""
     clients_per_step: int = 1
-    """So many clients are trained at the same time by one rank, their gradients computed at once: for small models on a
-    large GPU."""
+    """Number of clients that one rank trains at the same time, computing their gradients together; useful for small
+    models on a large GPU."""
     balance_by: Literal["auto", "seconds", "samples"] = "auto"
-    """What is shared out evenly over the ranks: the seconds that clients took at earlier visits, or their samples.
-    auto: seconds; with clients_per_step above 1 samples, so that the same clients are always trained together."""
+    """Balance the ranks by the measured seconds of earlier visits, or by samples. auto: seconds, but samples with
+    clients_per_step above 1, so that the same clients always train together."""
     channels_last: bool = True
-    """How images and the weights of convolutions lie in memory: with the channels last, which most nets are faster
-    with, or in torch's plain order. Results differ by rounding."""
+    """Store images and convolution weights with the channels last, which is faster for most nets, or in torch's default
+    order. Results differ by rounding."""
     compile: str | None = None
-    """Backend of torch.compile for the net, such as inductor; null: the net is not compiled."""
+    """Backend of torch.compile for the net, such as inductor; null disables compilation."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -57,10 +68,35 @@ class LoopConfig:
             require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
         alone = self.clients_per_step == 1 or self.ranks_per_client == 1
         require(alone, "clients_per_step", self.clients_per_step, "1 with ranks_per_client above 1")
+        self._check_rates()
         choices = ("auto", "seconds", "samples")
         require(self.balance_by in choices, "balance_by", self.balance_by, " | ".join(choices))
         free = self.clients_per_step == 1 or self.balance_by != "seconds"
         require(free, "balance_by", self.balance_by, "auto or samples with clients_per_step above 1")
+
+    def _check_rates(self) -> None:
+        rate = self.finetune_lr
+        require(rate is None or rate > 0, "finetune_lr", rate, "a number above 0, or null")
+        require(
+            self.finetune_part in (None, *PARTS), "finetune_part", self.finetune_part, " | ".join(PARTS) + " | null"
+        )
+        schedule = self.lr_schedule
+        allowed = "constant, cosine or a list of [round, factor] with rising rounds and factors >= 0"
+        if isinstance(schedule, str):
+            require(schedule in ("constant", "cosine"), "lr_schedule", schedule, allowed)
+            return
+        rounds = [round_ for round_, _ in schedule]
+        fine = rounds == sorted(set(rounds)) and all(r >= 1 for r in rounds) and all(f >= 0 for _, f in schedule)
+        require(fine, "lr_schedule", [list(pair) for pair in schedule], allowed)
+
+    def lr_factor(self, round_: int) -> float:
+        """The factor of the learning rate in a round, which counts from 1."""
+        if self.lr_schedule == "constant":
+            return 1.0
+        if self.lr_schedule == "cosine":
+            done = min(max(round_ - 1, 0), self.rounds - 1) / self.rounds
+            return (1 + math.cos(math.pi * done)) / 2
+        return next((float(factor) for start, factor in reversed(self.lr_schedule) if round_ >= int(start)), 1.0)
 
     @property
     def by_seconds(self) -> bool:

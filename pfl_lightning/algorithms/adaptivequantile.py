@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks, metrics
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedobp import FedOBP
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.algorithms.parts.validation import hold_out
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import summaries as metrics
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -23,7 +25,7 @@ class AdaptiveQuantile(FedOBP):
     """
 
     quantiles: list[float] = field(default_factory=lambda: [0.9, 0.99, 0.999, 0.9999, 1.0])
-    """What a client chooses from. `quantile` serves those with too few samples to hold any out."""
+    """The quantiles that a client chooses from. Clients with too few samples to hold any out use `quantile`."""
     validation_share: float = 0.2
     """Share of a client's training samples that is held out for the choice."""
 
@@ -36,13 +38,18 @@ class AdaptiveQuantile(FedOBP):
         require(0 < share < 1, "validation_share", share, "a number between 0 and 1")
 
     @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        hold_out(client, self.validation_share)  # the first scores must not see the held-out samples
+        super().setup(client, server)
+
+    @override
     def download(self, client: ClientModule, server: Server) -> None:
-        client.hold_out(self.validation_share)  # from the first training on
+        hold_out(client, self.validation_share)  # from the first training on
         super().download(client, server)
 
     @override
     def merge(self, client: ClientModule, server: Server, score: Tensor) -> None:
-        validation = client.hold_out(self.validation_share)
+        validation = hold_out(client, self.validation_share)
         choice = self.quantile
         if len(validation):
             choice = max(self.quantiles, key=lambda q: (*self._quality(client, server, score, q, validation), q))

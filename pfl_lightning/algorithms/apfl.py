@@ -1,4 +1,4 @@
-"""APFL: a mixture of one's own and the global model, the share being learned. Deng et al., arXiv 2003.13461, 2020."""
+"""APFL: a learned mixture of a personal and the global model. Deng et al., arXiv 2003.13461, 2020."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Literal
 import torch
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.two_models import TwoModels
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithm import Server, Upload
+from pfl_lightning.algorithms.parts.two_models import TwoModels
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -20,7 +19,7 @@ class APFL(TwoModels):
     """The tested model is v̄ = α v + (1 − α) w_i: v is the client's own, w_i its copy of the global model, trained as in
     FedAvg. v follows the gradient of f(v̄), and so does α. A client that is not being trained mixes with the present w.
 
-    α = 0 or 1, not adapted, is FedAvg or Local (`first_visit: initial`) with BatchNorm statistics of one's own.
+    α = 0 or 1, not adapted, is FedAvg or Local (`first_visit: initial`) with personal BatchNorm statistics.
     """
 
     alpha: float = 0.5
@@ -54,13 +53,13 @@ class APFL(TwoModels):
         alpha_lr = client.learning_rate if self.alpha_lr is None else self.alpha_lr
         own_optimizer, shared_optimizer = client.fresh_optimizer(), client.fresh_optimizer()
         client.start_training()
-        for step, batch in enumerate(client.epochs()):
-            with client.rewinding():
-                client.note(client.compute_gradient(batch), batch)
+        for step, batch in enumerate(client.iter_batches()):
+            with client.fork_rng():
+                client.record_step(client.compute_gradient(batch), batch)
             slope = client.grad.clone()  # of f at v̄; all gradients are those at the old values
             towards_own = float(torch.dot(own - theta, slope))
-            with client.holding(shared):
-                client.note(client.compute_gradient(batch), batch)
+            with client.swap_in(shared):
+                client.record_step(client.compute_gradient(batch), batch)
                 shared_optimizer.step()
             client.theta.copy_(own)
             client.grad.copy_(slope.mul_(alpha))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.clusters import TINY, cut, find_cluster, grow_tree, length
+from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.pairwise import dot, pairwise
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts.clusters import TINY, cut, find_cluster, grow_tree, length
+from pfl_lightning.algorithms.parts.pairwise import dot
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -26,8 +23,8 @@ class CFL(FedAvg):
     """A cluster whose mean update is small while a member's is large has converged as a group, but not for its members:
     it is cut in two by the cosines between their updates, and each half goes on from its own mean.
 
-    Clusters are the leaves of a tree of splits. What the server knows of a client, its cluster and last update, lies
-    with the client's state, so that no rank holds all of it. A client that was not drawn when its cluster was split
+    Clusters are the leaves of a tree of splits. The server's knowledge of a client, its cluster and last update, lies
+    in the client's state, so that no rank holds all of it. A client that was not drawn when its cluster was split
     follows the half whose mean update is nearer to its own last one; without one, the larger half.
     Memory per rank: a model for every cluster, two mean updates for every split, and of the round's models those of
     its own clients.
@@ -55,7 +52,7 @@ class CFL(FedAvg):
         require(-1 <= self.max_cross_similarity <= 1, "max_cross_similarity", self.max_cross_similarity, allowed)
 
     @override
-    def begin(self, client: ClientModule, server: Server) -> None:
+    def init_server(self, client: ClientModule, server: Server) -> None:
         server.memory["children"] = torch.zeros(1, dtype=torch.int64)  # of each node the first child; 0: a cluster
         server.memory["model0"] = server.vector.clone()
 
@@ -68,56 +65,46 @@ class CFL(FedAvg):
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
         upload = super().upload(client, server)
+        upload.bytes = upload.count_bytes()  # the server knows the cluster, and with it the update
         start = server.memory[f"model{int(client.memory['cluster'])}"]
         client.memory["update"] = client.theta - start[: client.layout.num_parameters]
-        upload.values |= {name: client.memory[name] for name in ("cluster", "update")}
+        upload.extra = {"model": client.vector.clone(), "update": client.memory["update"]}
+        upload.extra["cluster"] = client.memory["cluster"]
         return upload
 
     @override
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        # the server knows the cluster, and with it the update
-        return super().up_bytes(client, replace(upload, values={"vector": upload.values["vector"]}))
-
-    @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
-        mine = list(uploads)
-        super().aggregate(server, iter(mine), comm)  # a mean over all clusters, for those who look at a global model
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies:
+        super().aggregate(server, uploads)  # the mean over all clusters serves as the global model
         number = torch.zeros((), dtype=torch.int64, device=server.vector.device)
-        cluster = comm.table({upload.client: upload.values["cluster"] for upload in mine}, number).tolist()
-        replies: dict[int, dict[str, Tensor]] = {}
+        cluster = uploads.table("cluster", number).tolist()
+        replies: list[tuple[int, Reply]] = []
         for node in sorted(set(cluster)):
-            ids = [client for client, its in zip(comm.cohort, cluster, strict=True) if its == node]
+            ids = [client for client, its in zip(uploads.cohort, cluster, strict=True) if its == node]
             old = server.memory[f"model{node}"]
-            new = self.mean_of(ids, mine, old, comm)
-            halves = self.halve(ids, new - old, mine, server, comm)
+            new = uploads.mean_of(ids, "model", old)
+            halves = self.halve(ids, new - old, server, uploads)
             if len(halves) == 1:
                 server.memory[f"model{node}"] = new
                 continue
             first = grow_tree(node, server)
             for child, half in enumerate(halves, first):
-                model = self.mean_of(half, mine, old, comm)
+                model = uploads.mean_of(half, "model", old)
                 server.memory[f"model{child}"] = model
                 server.memory[f"update{child}"] = (model - old)[: server.layout.num_parameters]
-                replies |= {u.client: {"cluster": torch.tensor(child)} for u in mine if u.client in half}
+                replies += [(client, Reply({"cluster": torch.tensor(child)})) for client in half]
         return replies
 
-    def mean_of(self, ids: list[int], mine: list[Upload], current: Tensor, comm: Comm) -> Tensor:
-        """The weighted mean of these clients' models [S]."""
-        per_entry = ("vector",) if self.partial_upload else ()
-        return comm.mean((u for u in mine if u.client in ids), {"vector": current}, per_entry)["vector"]
-
-    def halve(self, ids: list[int], change: Tensor, mine: list[Upload], server: Server, comm: Comm) -> list[list[int]]:
+    def halve(self, ids: list[int], change: Tensor, server: Server, uploads: Uploads) -> list[list[int]]:
         """The cluster's halves if it stands still as a whole, by `change` [S], while a member moves; else itself."""
         mean_update = change[: server.layout.num_parameters]
         if len(ids) <= 2 or server.round <= self.start_round or float(length(mean_update)) >= self.eps_1:
             return [ids]
-        updates = {u.client: u.values["update"] for u in mine if u.client in ids}
         number = torch.zeros((), dtype=torch.float64, device=server.vector.device)
-        rows = [comm.cohort.index(client) for client in ids]
-        norms = comm.table({client: length(update) for client, update in updates.items()}, number).cpu()[rows]
+        rows = [uploads.cohort.index(client) for client in ids]
+        lengths = {client: length(upload.extra["update"]) for client, upload in uploads.local.items()}
+        norms = uploads.gather_rows(lengths, number).cpu()[rows]
         if float(norms.max()) <= self.eps_2:
             return [ids]
-        everyone = {u.client: u.values["update"] for u in mine}
-        products = pairwise(updates, everyone, server.theta, dot, comm)[rows][:, rows]
+        products = uploads.pairwise("update", "update", server.theta, dot)[rows][:, rows]
         cosines = products / norms.clamp(min=TINY).outer(norms.clamp(min=TINY))
         return [[ids[row] for row in part] for part in cut(cosines, self.linkage, self.max_cross_similarity)]

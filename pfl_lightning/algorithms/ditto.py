@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a model of one's own that is pulled to the global one. Li et al., ICML 2021."""
+"""Ditto: FedAvg plus a personal model that is pulled towards the global one. Li et al., ICML 2021."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedprox import pull
-from pfl_lightning.algorithms.two_models import TwoModels
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.algorithms.parts.two_models import TwoModels
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
 class Ditto(TwoModels):
-    """Own objective f(v) + λ/2 ‖v − w‖², w being the model as received: the two never mix. The own model is tested.
+    """The personal model v minimises f(v) + λ/2 ‖v − w‖², with w the received model. The two never mix. v is tested.
 
     λ = 0 with `first_visit: initial` is Local; the global model is FedAvg's for any λ.
     """
@@ -34,7 +34,7 @@ class Ditto(TwoModels):
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
         shared = self.received(client, server)
-        with client.rewinding(), client.holding(shared):
+        with client.fork_rng(), client.swap_in(shared):
             client.train_epochs()
         client.memory["shared"] = shared
         client.train_epochs(self.personal_epochs, on_gradient=lambda: pull(client, server.theta, self.lam))

@@ -9,24 +9,23 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.split import Split
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.algorithm import Exchange, Server
+from pfl_lightning.algorithms.parts.exchanges import send_everything
+from pfl_lightning.algorithms.parts.split import Split
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 WINDOW = 10
 
 
 @dataclass
 class FedALA(Split):
-    """Each parameter of the head (`head`: the top layers) becomes θ_i + (w − θ_i) W: θ_i is what the client's own last
-    training left, W in [0, 1] is learned, entry by entry, on the client's data. All the rest, and BatchNorm statistics,
-    come from the server. Everything is trained, uploaded and averaged.
+    """Each parameter of the head (`head`: the top layers) becomes θ_i + (w − θ_i) W: θ_i is the client's model after
+    its last training, W in [0, 1] is learned, entry by entry, on the client's data. All the rest, and BatchNorm
+    statistics, come from the server. Everything is trained, uploaded and averaged.
 
     A client without a model of its own takes the server's. `eta` = 0 is FedAvg.
     """
-
-    uploads_personal = True
 
     eta: float = 1.0
     """Learning rate of W."""
@@ -46,6 +45,10 @@ class FedALA(Split):
         require(self.max_epochs >= 1, "max_epochs", self.max_epochs, "a whole number >= 1")
 
     @override
+    def exchange(self, client: ClientModule) -> Exchange:
+        return send_everything(client, self.bn_buffers)
+
+    @override
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
         client.mask[: client.layout.num_parameters] |= self.in_head(client)[: client.layout.num_parameters]
@@ -58,12 +61,12 @@ class FedALA(Split):
             return
         buffers = client.vector[client.layout.num_parameters :]
         received = buffers.clone()
-        with client.rewinding(), client.only(self.head_modules(client.task)):
+        with client.fork_rng(), client.only(self.head_modules(client.task)):
             self.mix(client, server.theta)
         buffers.copy_(received)
 
     def mix(self, client: ClientModule, theta: Tensor) -> None:
-        """Learn W and mix the head of the live model, which is the client's own, with that of `theta` [P]."""
+        """Learn W and mix the head of the live model, which is the client's own, with the head of `theta` [P]."""
         head = self.in_head(client)[: len(theta)]
         own, received = client.theta[head], theta[head]
         epochs = 1 if "weights" in client.memory else self.max_epochs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pfl_lightning.algorithm import Algorithm
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 
 
 @dataclass

@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.split import Split
-from pfl_lightning.client import ClientModule
+from pfl_lightning.algorithm import Exchange, Server
+from pfl_lightning.algorithms.parts.split import Split
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks import Task
 
 
 @dataclass
 class FedBABU(Split):
-    """The head stays at its common random start, so all clients' bodies learn for the same head. What counts is the
+    """The head stays at its common random start, so all clients' bodies learn for the same head. The result is the
     fine-tuned copy: set `loop.finetune_epochs` (5 in the paper). An empty head is FedAvg.
     """
 
-    partial_upload = True
-
     finetuned: Literal["all", "head", "body"] = "all"
-    """What fine-tuning may change."""
+    """The part of the model that fine-tuning may change."""
+    finetune_factor: float = 0.01
+    """Learning rate of fine-tuning as a multiple of the training rate, unless `loop.finetune_lr` gives the rate."""
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.finetuned in ("all", "head", "body"), "finetuned", self.finetuned, "all, head or body")
+        require(self.finetune_factor > 0, "finetune_factor", self.finetune_factor, "a number above 0")
         require(self.head != [] or self.finetuned != "head", "finetuned", "head", "all or body, as the head is empty")
 
     @override
@@ -39,8 +39,9 @@ class FedBABU(Split):
         require(not self.all_is_head(task), "algorithm.head", self.head, "less than the whole model")
 
     @override
-    def travels(self, client: ClientModule) -> Tensor:
-        return ~(client.mask | self.in_head(client))
+    def exchange(self, client: ClientModule) -> Exchange:
+        """The frozen head is the same everywhere: nobody keeps it and nobody sends it."""
+        return Exchange(client.mask, ~(client.mask | self.in_head(client)))
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
@@ -52,4 +53,4 @@ class FedBABU(Split):
         head = self.head_modules(client.task)
         parts = {"all": client.freezing([]), "head": client.only(head), "body": client.freezing(head)}
         with parts[self.finetuned]:
-            client.train_epochs(epochs)
+            client.train_epochs(epochs, lr=client.learning_rate * self.finetune_factor)

@@ -8,21 +8,27 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
-from pfl_lightning import masks
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
+from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.tasks.task import Task
 
 
 @dataclass
 class FedBN(FedAvg):
-    """Weight, bias, running mean and variance of every BatchNorm layer are personal. Without such layers it is FedAvg.
+    """Weight, bias, running mean and variance of every BatchNorm layer are personal.
 
     A client's first model has the initial weight and bias, and statistics from one pass over its own training data:
     initial ones fit nobody. Training does not use them, so this changes tests only.
     """
 
-    partial_upload = True
+    @override
+    def check(self, task: Task, data: FederatedData) -> None:
+        if not any(isinstance(module, _BatchNorm) for module in task.modules()):
+            raise ConfigError("task.net: FedBN needs a net with BatchNorm layers; without them it is FedAvg")
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:
@@ -50,7 +56,7 @@ def estimate_statistics(client: ClientModule) -> None:
         norm.momentum = None  # a plain mean over batches instead of a moving one
         norm.train()
     for batch in batches:
-        with client.runtime.autocast():
+        with client.fabric_.autocast():
             client.task.training_step(batch)
     for norm, value in zip(norms, momentum, strict=True):
         norm.momentum = value

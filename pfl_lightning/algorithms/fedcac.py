@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,14 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import ledger, masks, scores
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.collaboration import group_weights, overlap_matrix, partners
+from pfl_lightning.algorithm import Exchange, Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts import scores
+from pfl_lightning.algorithms.parts.collaboration import group_weights, overlap_matrix, partners
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -27,8 +26,6 @@ class FedCAC(FedAvg):
     group: the clients whose critical parameters overlap enough with its own; elsewhere the mean over all. Groups shrink
     until round beta, after which critical parameters stay with their client.
     """
-
-    partial_upload = True
 
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
@@ -46,26 +43,29 @@ class FedCAC(FedAvg):
         require(self.beta >= 1, "beta", self.beta, "a whole number >= 1")
         require(0 <= self.cutoff < math.inf, "cutoff", self.cutoff, "a number >= 0")
 
-    @override
-    def travels(self, client: ClientModule) -> Tensor:
-        """The entries that clients work on together, critical or not; the others never leave a client."""
+    def shared(self, client: ClientModule) -> Tensor:
+        """The entries that clients work on together, critical or not, bool [S]. The others never leave a client."""
         entries = torch.ones_like(client.mask)
         entries[client.layout.num_parameters :] = self.bn_buffers == "average"
         return entries
 
     @override
+    def exchange(self, client: ClientModule) -> Exchange:
+        return Exchange(client.mask, self.shared(client))
+
+    @override
     def setup(self, client: ClientModule, server: Server) -> None:
-        client.mask.copy_(~self.travels(client))
+        client.mask.copy_(~self.shared(client))
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
         start = client.theta.clone()
         client.grad.zero_()  # a visit without a single batch must not find the gradient of another client
         super().fit(client, server)
-        # of a diverged client all is critical, so that it is told from its upload on every rank
+        # a diverged client marks everything critical, so the exact mean detects it and all ranks raise together
         score = self.score(client, start).nan_to_num_(nan=math.inf, posinf=math.inf)
         critical = masks.top_share(score, self.tau, client.layout.parameter_spans, self.cutoff)
-        client.mask.copy_(~self.travels(client))
+        client.mask.copy_(~self.shared(client))
         client.mask[: len(critical)] |= critical
         client.memory["partners"] = torch.tensor(0)
 
@@ -75,7 +75,7 @@ class FedCAC(FedAvg):
 
     def critical(self, client: ClientModule) -> Tensor:
         """The critical parameters of the client's latest training, bool [P]."""
-        return (client.mask & self.travels(client))[: client.layout.num_parameters]
+        return (client.mask & self.shared(client))[: client.layout.num_parameters]
 
     def sent_model(self, client: ClientModule) -> Tensor:
         """The model as it is uploaded [S]."""
@@ -83,28 +83,30 @@ class FedCAC(FedAvg):
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
-        values = {"vector": self.sent_model(client), "critical": masks.pack(self.critical(client))}
-        return Upload(client.id, values, client.weight, {"vector": self.travels(client)})
+        model, critical = self.sent_model(client), masks.pack(self.critical(client))
+        upload = self.upload_model(client, model)
+        upload.bytes = self.up_bytes(client)
+        upload.extra = {"model": model, "parameters": model[: client.layout.num_parameters], "critical": critical}
+        upload.extra["kept"] = ~self.shared(client)
+        return upload
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
-        """The mean over all becomes the global model; clients that have partners get their group's critical entries.
-
-        Each rank holds its own clients' models and one group's sum, never the models of others.
-        """
-        held = {upload.client: upload for upload in uploads}
-        super().aggregate(server, iter(held.values()), comm)
-        packed = {client: upload.values["critical"] for client, upload in held.items()}
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies:
+        """The mean over all becomes the global model. Clients that have partners get their group's critical entries."""
+        super().aggregate(server, uploads)
         like = torch.empty((len(server.theta) + 7) // 8, dtype=torch.uint8, device=server.vector.device)
-        partner = partners(overlap_matrix(packed, like, comm), server.round, self.beta)
-        models = {client: upload.values["vector"][: len(server.theta)] for client, upload in held.items()}
-        replies = {}
-        for client, mean in comm.mix(models, group_weights(partner), server.theta).items():
-            critical = masks.unpack(packed[client], len(mean))
-            count = partner[comm.cohort.index(client)].sum()
+        partner = partners(overlap_matrix(uploads, like), server.round, self.beta)
+        return self.replies(server, uploads, partner)
+
+    def replies(self, server: Server, uploads: Uploads, partner: Tensor) -> Replies:
+        """One group mean at a time: a rank never holds more than its own clients' models and one sum."""
+        for client, mean in uploads.mix("parameters", group_weights(partner), server.theta):
+            sent = uploads.local[client].extra
+            critical = masks.unpack(sent["critical"], len(mean))
             if critical.any():
-                replies[client] = {"personal": personal_entries(held[client], critical, mean), "partners": count}
-        return replies
+                count = partner[uploads.cohort.index(client)].sum()
+                personal = personal_entries(sent["model"], sent["kept"], critical, mean)
+                yield client, Reply({"partners": count}, personal)
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
@@ -117,15 +119,21 @@ class FedCAC(FedAvg):
         """Bytes of the global model where the client has nothing of its own."""
         return ledger.dense_bytes(int((~client.mask).count_nonzero()))
 
-    @override
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        """The model, and one bit for each parameter."""
-        return ledger.dense_bytes(int(upload.share["vector"].sum())) + upload.values["critical"].numel()
+    def up_bytes(self, client: ClientModule) -> int:
+        """Bytes of an upload: the model, and one bit for each parameter."""
+        return ledger.dense_bytes(int(self.shared(client).sum())) + (client.layout.num_parameters + 7) // 8
 
 
-def personal_entries(upload: Upload, critical: Tensor, mean: Tensor) -> Tensor:
-    """What the client keeps until its next visit: the group's mean where critical, its own where nothing is shared."""
-    vector, kept = upload.values["vector"].clone(), ~upload.share["vector"]
+def personal_entries(model: Tensor, kept: Tensor, critical: Tensor, mean: Tensor) -> Tensor:
+    """The values a client keeps until its next visit: the group's mean where critical, its own where nothing is shared.
+
+    Args:
+        model: the uploaded model [S].
+        kept: the entries that never leave the client, bool [S].
+        critical: bool [P].
+        mean: the mean over the group [P].
+    """
+    vector, kept = model.clone(), kept.clone()
     vector[: len(mean)] = torch.where(critical, mean, vector[: len(mean)])
     kept[: len(mean)] |= critical
     return vector[kept]

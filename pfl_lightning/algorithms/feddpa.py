@@ -1,4 +1,4 @@
-"""FedDPA: what carries Fisher information stays personal, the rest is shared. Yang, Huang and Ye, NeurIPS 2023."""
+"""FedDPA: parameters with much Fisher information stay personal. Yang, Huang and Ye, NeurIPS 2023."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks, scores
-from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithm import Exchange, Server, Upload
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.cohort import derive_seed
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts import scores
+from pfl_lightning.algorithms.parts.exchanges import send_everything
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -25,11 +26,9 @@ class FedDPA(FedAvg):
     others, each with the rest fixed. It uploads everything, clipped and with noise where privacy is asked for.
     """
 
-    uploads_personal = True
-
     threshold: float = 0.4
-    """Personal is what scores above it; 1.0 keeps nothing, below 0 everything. With `selection: quantile` the share of
-    each tensor that comes from the server."""
+    """Parameters that score above it are personal; 1.0 keeps nothing, below 0 everything. With `selection: quantile`
+    the share of each tensor that comes from the server."""
     selection: Literal["threshold", "quantile"] = "threshold"
     """threshold: the paper's; quantile: as the comparison in the FedOBP paper does it."""
     fisher: Literal["sample", "batch"] = "sample"
@@ -65,6 +64,10 @@ class FedDPA(FedAvg):
         return torch.cat([masks.above_quantile(score[s.start : s.stop], self.threshold) for s in spans])
 
     @override
+    def exchange(self, client: ClientModule) -> Exchange:
+        return send_everything(client, self.bn_buffers)
+
+    @override
     def fit(self, client: ClientModule, server: Server) -> None:
         personal = client.mask[: client.layout.num_parameters].clone()
         if personal.any():
@@ -75,7 +78,7 @@ class FedDPA(FedAvg):
             client.train_epochs(
                 on_gradient=lambda: draw(client, server.theta, self.lam_shared, self.clip_norm), entries=~personal
             )
-        # nothing but the model just trained enters the score: what is personal at the next visit is known already
+        # the score depends on the trained model only, so the mask of the next visit is known already
         score = scores.OF_MODEL["fisher" if self.fisher == "sample" else "fisher_batch"](client)
         client.mask[: len(score)] = self.select(score, client)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks
-from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.pairwise import pairwise, squared_distance
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts.pairwise import squared_distance
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics.ledger import dense_bytes
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -48,25 +46,24 @@ class FedDWA(FedAvg):
     def fit(self, client: ClientModule, server: Server) -> None:
         super().fit(client, server)
         guidance = client.vector.clone()
-        with client.holding(guidance):
+        with client.swap_in(guidance):
             client.train_epochs(self.guidance_epochs, stream="guidance")
         client.memory["guidance"] = guidance[: client.layout.num_parameters]
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
         upload = super().upload(client, server)
-        upload.values["guidance"] = client.memory.pop("guidance")
+        model, guidance = client.vector.clone(), client.memory.pop("guidance")
+        upload.bytes = upload.count_bytes() + dense_bytes(len(guidance))
+        upload.extra = {"model": model, "parameters": model[: client.layout.num_parameters], "guidance": guidance}
         return upload
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
-        mine = list(uploads)
-        super().aggregate(server, iter(mine), comm)
-        models = {upload.client: upload.values["vector"] for upload in mine}
-        parameters = {client: model[: server.layout.num_parameters] for client, model in models.items()}
-        guidance = {upload.client: upload.values["guidance"] for upload in mine}
-        weights = nearness(pairwise(guidance, parameters, server.theta, squared_distance, comm), self.top_k)
-        return {client: {"model": model} for client, model in comm.mix(models, weights, server.vector).items()}
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies:
+        super().aggregate(server, uploads)
+        distances = uploads.pairwise("guidance", "parameters", server.theta, squared_distance)
+        mixtures = uploads.mix("model", nearness(distances, self.top_k), server.vector)
+        return ((client, Reply({"model": model})) for client, model in mixtures)
 
 
 def nearness(distances: Tensor, k: int) -> Tensor:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import masks, scores
-from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithm import Exchange, Server, Upload
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.algorithms.parts import scores
+from pfl_lightning.algorithms.parts.exchanges import send_everything
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -22,18 +24,17 @@ class FedOBP(FedAvg):
     received, and keeps those strictly above a quantile. It uploads everything; the server averages everything.
     """
 
-    uploads_personal = True
-
     quantile: float = 0.9999
     """Share of parameters taken from the server; 1.0 is FedAvg."""
     score: scores.ScoreName = "obp"
-    """What makes a parameter personal: obp (Eq. 19), obp_legacy (as in the paper's Table 8), gradient (Eq. 5), fisher
-    (Eq. 6, gradients per sample), fisher_batch (squared gradients of whole batches: cheaper, coarser) or perturbation
-    (FedPURIN's |g·θ|, last batch). Gradient and perturbation exist only once a client has trained."""
+    """The score that makes a parameter personal: obp (Eq. 19), obp_legacy (as in the paper's Table 8), gradient (Eq.
+    5), fisher (Eq. 6, gradients per sample), fisher_batch (squared gradients of whole batches: cheaper, coarser) or
+    perturbation (FedPURIN's |g·θ|, last batch). Gradient and perturbation exist only once a client has trained."""
     ema: float = 0.0
     """Weight of a client's earlier scores in a moving average over its visits; 0.0 takes the newest alone."""
     normalization: Literal["none", "layer", "global"] = "none"
-    """Min-max scaling of the scores per tensor or over all. Global never changes the selection."""
+    """Min-max scaling of the scores per tensor, or over all. Over all, it does not change which scores are above the
+    quantile, so the selection uses the scores as they are. Only SoftMerge's weights change."""
     scope: Literal["all", "classifier"] = "all"
     """Score and select among all parameters, or inside the classifier (the net's head) only."""
     first_visit: Literal["global", "initial"] = "global"
@@ -54,6 +55,10 @@ class FedOBP(FedAvg):
             require(getattr(self, key) in allowed, key, getattr(self, key), " | ".join(allowed))
 
     @override
+    def exchange(self, client: ClientModule) -> Exchange:
+        return send_everything(client, self.bn_buffers)
+
+    @override
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
         if self.first_visit == "initial":
@@ -65,9 +70,8 @@ class FedOBP(FedAvg):
     def download(self, client: ClientModule, server: Server) -> None:
         score = self.latest_score(client, server)
         if score is not None:
-            if self.normalization != "none":
-                spans = client.layout.parameter_spans if self.normalization == "layer" else None
-                score = masks.min_max(score, spans)
+            if self.normalization == "layer":
+                score = masks.min_max(score, client.layout.parameter_spans)
             self.merge(client, server, score)
         super().download(client, server)
 
@@ -98,7 +102,7 @@ class FedOBP(FedAvg):
         """The parameters that may become personal, bool [P]."""
         if self.scope == "all":
             return torch.ones_like(client.theta, dtype=torch.bool)
-        return masks.by_module(client.task, client.layout, client.task.net.head)[: client.layout.num_parameters]
+        return masks.by_module(client.task, client.layout, client.task.head)[: client.layout.num_parameters]
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
@@ -108,6 +112,13 @@ class FedOBP(FedAvg):
         client.memory["theta"] = client.theta.clone()
         if self.score not in scores.OF_DIFFERENCE:
             client.memory["score"] = self._averaged(client, self._score_of_training(client, start))
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        upload = super().upload(client, server)
+        # the next visit makes a new mask and finds the values in memory, so the state needs neither
+        client.mask[: client.layout.num_parameters] = False
+        return upload
 
     def _score_of_training(self, client: ClientModule, start: Tensor) -> Tensor:
         """The scores that need no received model: made right after the training, used at the next visit."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.features import class_means, features, linear_head, require_classifier
+from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedrep import FedRep
-from pfl_lightning.algorithms.headweights import head_weights, moments
-from pfl_lightning.algorithms.pairwise import dot, pairwise
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
+from pfl_lightning.algorithms.parts.features import (
+    class_loss,
+    class_means,
+    features,
+    linear_head,
+    require_classifier,
+    require_head,
+)
+from pfl_lightning.algorithms.parts.head_weights import head_weights, moments
+from pfl_lightning.algorithms.parts.pairwise import dot
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
-from pfl_lightning.ledger import dense_bytes
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics.ledger import dense_bytes
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Batch, Task
 
 
@@ -58,10 +62,11 @@ class FedPAC(FedRep):
     @override
     def check(self, task: Task, data: FederatedData) -> None:
         super().check(task, data)
-        require_classifier(task, "FedPAC")
+        require_classifier(task, data, "FedPAC")
+        require_head(task, data, "FedPAC")
 
     @override
-    def begin(self, client: ClientModule, server: Server) -> None:
+    def init_server(self, client: ClientModule, server: Server) -> None:
         classes, size = linear_head(client).weight.shape
         server.memory["prototypes"] = torch.zeros(classes, size, device=server.vector.device)
         server.memory["known"] = torch.zeros(classes, dtype=torch.bool, device=server.vector.device)
@@ -91,8 +96,8 @@ class FedPAC(FedRep):
     def loss(self, client: ClientModule, targets: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy and alignment, the mean square over samples and features, to `targets` [C, D]."""
         x, y = batch
-        z = client.task.net.body(x)
-        return cross_entropy(client.task.net.head(z), y) + self.align * mse_loss(z, targets[y])
+        z = client.task.features(x)
+        return class_loss(client.task, client.task.head(z), y) + self.align * mse_loss(z, targets[y])
 
     @override
     def finetune(self, client: ClientModule, server: Server, epochs: int) -> None:
@@ -102,8 +107,8 @@ class FedPAC(FedRep):
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
         upload = super().upload(client, server)
-        upload.values["head"] = client.vector[self.in_head(client)]
-        upload.values |= {name: client.memory.pop(name) for name in ("moments", "variance", "means", "counts")}
+        upload.extra = {name: client.memory.pop(name) for name in ("moments", "variance", "means", "counts")}
+        upload.extra["head"] = client.vector[self.in_head(client)]
         return upload
 
     @override
@@ -112,37 +117,31 @@ class FedPAC(FedRep):
         return super().down_bytes(client, server) + dense_bytes(more)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
-        mine = list(uploads)
-        super().aggregate(server, iter(mine), comm)
-        update_prototypes(server, mine, comm)
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        super().aggregate(server, uploads)
+        update_prototypes(server, uploads)
         if not self.mix_heads:
             return None
         like = server.memory["prototypes"].double()
-        local = {upload.client: upload.values["moments"] for upload in mine}
-        products = pairwise(local, local, like, dot, comm)
-        variances = comm.table({upload.client: upload.values["variance"] for upload in mine}, like[0, 0]).cpu()
+        products = uploads.pairwise("moments", "moments", like, dot)
+        variances = uploads.table("variance", like[0, 0]).cpu()
         rows = {
-            client: head_weights(comm.cohort.index(client), products, variances, self.least_weight).to(like.device)
-            for client in local
+            client: head_weights(row, products, variances, self.least_weight).to(like.device)
+            for row, client in enumerate(uploads.cohort)
+            if client in uploads.local  # each rank solves for its own clients
         }
-        weights = comm.table(rows, torch.zeros(len(comm.cohort), dtype=torch.float64, device=like.device))
-        heads = {upload.client: upload.values["head"] for upload in mine}
-        mixed = comm.mix(heads, weights, server.vector[server.memory["in_head"]])
-        return {client: {"head": head} for client, head in mixed.items()}
+        weights = uploads.gather_rows(rows, torch.zeros(len(uploads.cohort), dtype=torch.float64, device=like.device))
+        mixtures = uploads.mix("head", weights, server.vector[server.memory["in_head"]])
+        return ((client, Reply({"head": head})) for client, head in mixtures)
 
 
-def update_prototypes(server: Server, mine: list[Upload], comm: Comm) -> None:
+def update_prototypes(server: Server, uploads: Uploads) -> None:
     """The global class means: Σ n_ic mean_ic / Σ n_ic. A class that nobody had this time keeps its mean."""
-    prototypes, k = server.memory["prototypes"], len(comm.cohort)
-    like = prototypes[:, 0].double()
-    counts = comm.table({upload.client: upload.values["counts"].double() for upload in mine}, like)  # [k, C]
+    prototypes, k = server.memory["prototypes"], len(uploads.cohort)
+    counts = uploads.table("counts", prototypes[:, 0]).double()  # [k, C]
     total = counts.sum(0)
-    share = k * counts / total.clamp(min=1)
-    parts = (
-        Upload(u.client, {"means": u.values["means"] * share[comm.cohort.index(u.client)][:, None]}, 1 / k)
-        for u in mine
-    )
-    means = comm.mean(parts, {"means": prototypes})["means"]
+    fraction = dict(zip(uploads.cohort, k * counts / total.clamp(min=1), strict=True))
+    parts = {client: u.extra["means"] * fraction[client][:, None] for client, u in uploads.local.items()}
+    means = uploads.combine(parts, prototypes, 1 / k)
     server.memory["prototypes"] = torch.where(total[:, None] > 0, means, prototypes)
     server.memory["known"] |= total > 0

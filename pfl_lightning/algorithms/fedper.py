@@ -1,4 +1,4 @@
-"""FedPer: a common body, a head of one's own. Arivazhagan et al., arXiv 1912.00818, 2019."""
+"""FedPer: a shared body and a personal head. Arivazhagan et al., arXiv 1912.00818, 2019."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.split import Split
-from pfl_lightning.client import ClientModule
+from pfl_lightning.algorithms.parts.split import Split
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -18,8 +18,6 @@ class FedPer(Split):
     A client that was never drawn has the common initial head: the server knows no other. An empty head is FedAvg, a
     head that is the whole model is Local.
     """
-
-    partial_upload = True
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

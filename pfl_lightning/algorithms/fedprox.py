@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass

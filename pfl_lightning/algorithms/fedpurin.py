@@ -1,4 +1,4 @@
-"""FedPURIN: FedCAC with sparse models, only what is critical is ever sent. Xie, He, Shi, 2025."""
+"""FedPURIN: FedCAC with sparse models: only critical parameters are sent. Xie, He, Shi, 2025."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
-from pfl_lightning import ledger, masks, scores
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedcac import FedCAC
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts import scores
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
 class FedPURIN(FedCAC):
-    """A client marks the top tau of each tensor as critical, by what zeroing a parameter would do to its loss, and
+    """A client marks the top tau of each tensor as critical, by the effect of zeroing a parameter on its loss, and
     sends zeros for the rest. Group means and the global model are means of these sparse models, zeros counted.
     """
 
     gradient: Literal["last_batch", "update"] = "last_batch"
-    """What g in |g·θ| is: the gradient of the visit's last batch, or how far the training moved each parameter."""
+    """The gradient g in |g·θ|: of the visit's last batch, or the change of each parameter in training."""
     hessian: bool = False
     """Score by |−g·θ + ½ g²θ²|: with the second-order term, the Hessian's diagonal taken as g²."""
     bn_layers: Literal["local", "share"] = "local"
     """BatchNorm's weights and biases: kept by each client, or scored and shared like other parameters (Fig. 3)."""
     test_sparse: bool = False
-    """Test `after` the model with zeros for what is not critical, as in the paper's tables, not the trained one."""
+    """Test the sparse model `after` training, with zeros for entries that are not critical, as the paper's tables
+    do."""
 
     @override
     def __post_init__(self) -> None:
@@ -40,8 +42,8 @@ class FedPURIN(FedCAC):
         require(self.bn_layers in ("local", "share"), "bn_layers", self.bn_layers, "local or share")
 
     @override
-    def travels(self, client: ClientModule) -> Tensor:
-        entries = super().travels(client)
+    def shared(self, client: ClientModule) -> Tensor:
+        entries = super().shared(client)
         if self.bn_layers == "local":
             norms = masks.by_type(client.task, client.layout, _BatchNorm)[: client.layout.num_parameters]
             entries[: len(norms)] &= ~norms
@@ -72,8 +74,8 @@ class FedPURIN(FedCAC):
         return min(ledger.dense_bytes(len(rest)), ledger.sparse_bytes(int(rest.count_nonzero()), len(rest)))
 
     @override
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        """Values and places of the critical parameters; averaged statistics, if any, as they are."""
-        parameters, buffers = torch.tensor_split(upload.share["vector"], [client.layout.num_parameters])
+    def up_bytes(self, client: ClientModule) -> int:
+        """Values and places of the critical parameters. Averaged statistics, if any, as they are."""
+        parameters, buffers = torch.tensor_split(self.shared(client), [client.layout.num_parameters])
         critical = ledger.sparse_bytes(int(self.critical(client).sum()), int(parameters.sum()))
         return critical + ledger.dense_bytes(int(buffers.sum()))

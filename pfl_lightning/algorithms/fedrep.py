@@ -8,9 +8,9 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedper import FedPer
-from pfl_lightning.client import ClientModule
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks import Task
 
 

@@ -1,24 +1,28 @@
-"""FedSelect: what moves most in local training becomes personal, more of it each round. Tamirisa et al., CVPR 2024."""
+"""FedSelect: the parameters that move most become personal, more each round. Tamirisa et al., CVPR 2024."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import ledger, masks, scores
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.cohort import derive_seed
+from pfl_lightning.algorithms.parts import scores
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.foundation.errors import ConfigError, require
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.layout import Layout, Span
 from pfl_lightning.tasks.task import Task
-from pfl_lightning.vector import Layout
 
 
 @dataclass
@@ -27,8 +31,6 @@ class FedSelect(FedAvg):
     for which it is still global. A local epoch is a pass over the data that trains the personal parameters, then one
     that trains the global ones. alpha = 0 is FedAvg with equal weights; alpha = 1 ends as local training.
     """
-
-    partial_upload = True
 
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a client in the mean of an entry: the same for all, or its number of training samples."""
@@ -39,13 +41,13 @@ class FedSelect(FedAvg):
     alpha: float = 0.3
     """Largest share of personal parameters, never exceeded; from 0 to 1."""
     selection: Literal["per_tensor", "whole_model"] = "per_tensor"
-    """What p and alpha are shares of: each tensor, or the whole model."""
+    """Whether p and alpha are fractions of each tensor or of the whole model."""
     choose: Literal["most", "least", "random"] = "most"
     """Take the parameters that moved most; or, for ablations, least, or any."""
     layers: list[str] | None = None
     """Ablation: exactly these modules are personal, from the start (e.g. [net.head]); nothing is selected."""
     update_every: int = 1
-    """Select at every so many visits of a client; the authors' code has 3."""
+    """Number of visits between two selections of a client; the authors' code has 3."""
     biases: bool = True
     """Whether tensors named bias may become personal; in the authors' code they never do."""
 
@@ -73,13 +75,15 @@ class FedSelect(FedAvg):
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:
-        """What became personal at the last visit was averaged once more, so it starts from the server's value."""
+        """Entries that became personal at the last visit were averaged once more, so they start from the server's
+        values.
+        """
         super().download(client, server)
         if "added" in client.memory:
             client.mask[: client.layout.num_parameters] |= self.added(client)
 
     def added(self, client: ClientModule) -> Tensor:
-        """What became personal at the last visit, bool [P]."""
+        """The entries that became personal at the last visit, bool [P]."""
         return masks.unpack(client.memory["added"], client.layout.num_parameters)
 
     @override
@@ -96,7 +100,7 @@ class FedSelect(FedAvg):
     def alternate(self, client: ClientModule) -> None:
         """LocalAlt: per epoch a pass for the personal entries, then one over the same batches for the others.
 
-        A pass over no entries is skipped. What is left is plain training, with one optimizer for all epochs.
+        A pass over no entries is skipped. The rest is plain training, with one optimizer for all epochs.
         """
         personal = client.mask[: client.layout.num_parameters].clone()
         if personal.all() or not personal.any():
@@ -107,7 +111,7 @@ class FedSelect(FedAvg):
             client.train_epochs(1, entries=~personal, stream=f"{epoch}.")
 
     def score(self, client: ClientModule, start: Tensor) -> Tensor:
-        """How much each parameter wants to be personal [P]."""
+        """Personalization score of each parameter [P]; larger means more personal."""
         if self.choose == "random":
             seed = derive_seed(client.seed, "select", client.round, client.id)
             return torch.rand(len(start), generator=torch.Generator().manual_seed(seed)).to(start.device)
@@ -118,16 +122,33 @@ class FedSelect(FedAvg):
         """GradSelect: the personal parameters from the next visit on, bool [P]."""
         spans = [s for s in layout.parameter_spans if self.biases or s.name.rpartition(".")[2] != "bias"]
         if self.selection == "per_tensor":
-            return masks.grow(personal, score, self.p, self.alpha, spans)
+            return grow(personal, score, self.p, self.alpha, spans)
         inside = layout.where((span.name for span in spans), score.device)[: len(score)]
         grown = personal.clone()
-        grown[inside] = masks.grow(personal[inside], score[inside], self.p, self.alpha)
+        grown[inside] = grow(personal[inside], score[inside], self.p, self.alpha)
         return grown
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
-        """The server can tell what a client selects from what it sent and got back, so no mask travels."""
+        """The server can derive a client's selection from the values it sent and got back, so no mask travels."""
         sent = ~client.mask
         if "added" in client.memory:
             sent[: client.layout.num_parameters] |= self.added(client)
         return ledger.dense_bytes(int(sent.sum()))
+
+
+def grow(mask: Tensor, scores: Tensor, rate: float, limit: float, spans: Sequence[Span] | None = None) -> Tensor:
+    """The mask and, of the entries it lacks, those with the largest scores (FedSelect).
+
+    Each tensor, or the whole vector when `spans` is None, gets the fraction `rate` of the entries it lacks. The number
+    is rounded up so that small tensors grow too, but never beyond floor(limit n).
+    """
+    grown = mask.clone()
+    for start, stop in masks.ranges(scores, spans):
+        free = ~mask[start:stop]
+        lacking = int(free.count_nonzero())
+        room = masks.floor_of(limit, stop - start, "limit") - (stop - start - lacking)
+        count = min(room, math.ceil(Fraction(repr(float(rate))) * lacking))
+        if count > 0:
+            grown[start:stop][free] = masks.largest(scores[start:stop][free], count)
+    return grown

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
-from pfl_lightning import ledger
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.features import require_classifier
+from pfl_lightning.algorithm import Exchange, Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.pairwise import dot, pairwise
-from pfl_lightning.algorithms.simplex import SimplexHead, centers
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
+from pfl_lightning.algorithms.parts.features import require_classifier, require_head
+from pfl_lightning.algorithms.parts.pairwise import dot
+from pfl_lightning.algorithms.parts.simplex import SimplexHead, centers
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.layout import Layout
 from pfl_lightning.tasks.task import Task
-from pfl_lightning.vector import Layout
-
-ENDPOINTS, CENTER, RADIUS = (f"net.head.{name}" for name in ("endpoints", "center", "radius"))
 
 
 @dataclass
 class Floco(FedAvg):
     """The head's weight is Σ α_m W_m, α drawn afresh for each batch: up to round τ from the whole simplex, then near
     the client's center, at which it is tested. In round τ all clients take part, and clients whose endpoints have moved
-    alike get centers that lie close. Body, bias and endpoints are averaged as in FedAvg.
+    in similar ways get nearby centers. Body, bias and endpoints are averaged as in FedAvg.
 
     The endpoints take the head's place in the model, so they are trained, averaged and counted as all parameters are;
     a client's center and radius are personal entries of it. A client that has none is tested in the middle.
     Memory per rank: in round τ the models of its own clients and the endpoints of one more.
     """
-
-    partial_upload = True
 
     endpoints: int = 10
     """Number M of endpoints. 1, with rho 0, is FedAvg."""
@@ -54,15 +49,16 @@ class Floco(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        require_classifier(task, "Floco")
+        require_classifier(task, data, "Floco")
+        require_head(task, data, "Floco")
 
     @override
-    def adapt(self, task: Task) -> None:
-        task.net.head = SimplexHead(task.net.head, self.endpoints)  # type: ignore[arg-type]
+    def modify_model(self, task: Task) -> None:
+        task.replace_head(SimplexHead(cast(nn.Linear, task.head), self.endpoints))
 
     @override
-    def invites_all(self, round_: int) -> bool:
-        return round_ == self.tau
+    def select_cohort(self, round_: int, drawn: Sequence[int], num_clients: int) -> Sequence[int]:
+        return range(num_clients) if round_ == self.tau else drawn
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:
@@ -73,16 +69,24 @@ class Floco(FedAvg):
     def download(self, client: ClientModule, server: Server) -> None:
         super().download(client, server)
         if "center" in client.memory:
-            views = client.layout.views(client.vector)
-            views[CENTER].copy_(client.memory.pop("center"))
-            views[RADIUS].fill_(self.rho)
+            views, names = client.layout.views(client.vector), simplex_names(client.layout)
+            views[names["center"]].copy_(client.memory.pop("center"))
+            views[names["radius"]].fill_(self.rho)
 
     @override
-    def travels(self, client: ClientModule) -> Tensor:
+    def exchange(self, client: ClientModule) -> Exchange:
         own = region(client.layout).to(client.mask.device)
         if self.bn_buffers == "local":
             own[client.layout.num_parameters :] = True
-        return ~own
+        return Exchange(client.mask, ~own)
+
+    @override
+    def upload(self, client: ClientModule, server: Server) -> Upload:
+        upload = super().upload(client, server)
+        if server.round == self.tau:  # the server compares the endpoints, which are a part of the model
+            upload.bytes = upload.count_bytes()
+            upload.extra["endpoints"] = endpoints_in(client.layout, upload.values["vector"]).clone()
+        return upload
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
@@ -90,18 +94,30 @@ class Floco(FedAvg):
         return super().down_bytes(client, server) + ledger.dense_bytes(center)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        replies = super().aggregate(server, uploads)
         if server.round != self.tau:
-            return super().aggregate(server, uploads, comm)
-        mine = list(uploads)
-        place = next(span for span in server.layout.spans if span.name == ENDPOINTS)
-        vectors = {upload.client: upload.values["vector"][place.start : place.stop] for upload in mine}
-        products = pairwise(vectors, vectors, server.vector[place.start : place.stop], dot, comm)
-        super().aggregate(server, iter(mine), comm)
-        rows = zip(comm.cohort, centers(products, self.endpoints).to(server.vector), strict=True)
-        return {client: {"center": center} for client, center in rows if client in vectors}
+            return replies
+        like = endpoints_in(server.layout, server.vector)
+        products = uploads.pairwise("endpoints", "endpoints", like, dot)
+        rows = zip(uploads.cohort, centers(products, self.endpoints).to(server.vector), strict=True)
+        return [(client, Reply({"center": center})) for client, center in rows]
 
 
 def region(layout: Layout) -> Tensor:
     """The entries [S] that hold a client's center and radius."""
-    return layout.where([CENTER, RADIUS])
+    names = simplex_names(layout)
+    return layout.where([names["center"], names["radius"]])
+
+
+def endpoints_in(layout: Layout, vector: Tensor) -> Tensor:
+    """The endpoints of a model [S], flat."""
+    return layout.views(vector)[simplex_names(layout)["endpoints"]].reshape(-1)
+
+
+def simplex_names(layout: Layout) -> dict[str, str]:
+    """The full names of the endpoints, the center and the radius of the head."""
+    names = {span.name for span in layout.spans}
+    heads = (name.removesuffix("endpoints") for name in names if name.endswith(".endpoints"))
+    head = next(head for head in heads if {f"{head}center", f"{head}radius"} <= names)
+    return {name: head + name for name in ("endpoints", "center", "radius")}

@@ -1,4 +1,4 @@
-"""FLOCO+: FLOCO, and beside it a model of one's own, pulled to the global one. Grinwald et al., NeurIPS 2024."""
+"""FLOCO+: FLOCO plus a personal model that is pulled towards the global one. Grinwald et al., NeurIPS 2024."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.ditto import Ditto
 from pfl_lightning.algorithms.floco import Floco, region
-from pfl_lightning.client import ClientModule
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass

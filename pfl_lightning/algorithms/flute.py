@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from pfl_lightning import ledger
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.features import linear_head, require_classifier
+from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedper import FedPer
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
+from pfl_lightning.algorithms.parts.features import class_loss, linear_head, require_classifier, require_head
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Batch, Task
 
 
@@ -50,7 +47,8 @@ class FLUTE(FedPer):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        require_classifier(task, "FLUTE")
+        require_classifier(task, data, "FLUTE")
+        require_head(task, data, "FLUTE")
         require(data.spec.num_classes >= 2, "data", data.spec.num_classes, "data with two classes or more")
 
     @override
@@ -62,7 +60,7 @@ class FLUTE(FedPer):
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
         target = simplex_target(self.classes(client))
-        with client.only([client.task.net.head]):
+        with client.only([client.task.head]):
             client.train_epochs(self.head_epochs, lambda batch: self.loss(client, target, batch, 0.0), stream="head")
         client.train_epochs(loss=lambda batch: self.loss(client, target, batch, self.feature_decay))
 
@@ -72,13 +70,13 @@ class FLUTE(FedPer):
         return torch.bincount(y, minlength=client.data.spec.num_classes) > 0
 
     def loss(self, client: ClientModule, target: Tensor, batch: Batch, feature_decay: float) -> Tensor:
-        """Cross-entropy and what is added to it."""
+        """Cross-entropy and the regularisers."""
         x, y = batch
         head = linear_head(client)
-        z = client.task.net.body(x)
-        value = cross_entropy(head(z), y)
+        z = client.task.features(x)
+        value = class_loss(client.task, head(z), y)
         if self.simplex:
-            value = value + self.simplex * misshape(head.weight, target)
+            value = value + self.simplex * simplex_deviation(head.weight, target)
         if self.head_decay:
             value = value + self.head_decay * head.weight.square().sum()
         return value + feature_decay * z.square().sum() if feature_decay else value
@@ -87,15 +85,8 @@ class FLUTE(FedPer):
     def upload(self, client: ClientModule, server: Server) -> Upload:
         upload = super().upload(client, server)
         if self.server_lr:
-            upload.values["weight"] = linear_head(client).weight.detach().clone()
-            upload.values["classes"] = self.classes(client)
+            upload.extra = {"weight": linear_head(client).weight.detach().clone(), "classes": self.classes(client)}
         return upload
-
-    @override
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        floats = {name: value for name, value in upload.values.items() if name != "classes"}
-        bits = len(upload.values.get("classes", ()))
-        return super().up_bytes(client, replace(upload, values=floats)) + math.ceil(bits / 8)
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
@@ -103,18 +94,17 @@ class FLUTE(FedPer):
         return super().down_bytes(client, server) + ledger.dense_bytes(weight)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies:
-        replies: dict[int, dict[str, Tensor]] = {}
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        super().aggregate(server, uploads)
+        if not self.server_lr:
+            return None
+        lr = self.server_lr / len(uploads.cohort)
+        return ((client, Reply({"weight": server_step(upload.extra, lr)})) for client, upload in uploads.local.items())
 
-        def with_replies() -> Iterator[Upload]:
-            for upload in uploads:
-                if self.server_lr:
-                    weight, target = upload.values["weight"], simplex_target(upload.values["classes"])
-                    replies[upload.client] = {"weight": step(weight, target, self.server_lr / len(comm.cohort))}
-                yield upload
 
-        super().aggregate(server, with_replies(), comm)
-        return replies
+def server_step(head: Mapping[str, Tensor], lr: float) -> Tensor:
+    """The weight of an uploaded head after the server's step on R."""
+    return step(head["weight"], simplex_target(head["classes"]), lr)
 
 
 def simplex_target(classes: Tensor) -> Tensor:
@@ -123,7 +113,7 @@ def simplex_target(classes: Tensor) -> Tensor:
     return (torch.eye(count, device=has.device) - 1 / count) * has.outer(has) / math.sqrt(count - 1)
 
 
-def misshape(weight: Tensor, target: Tensor) -> Tensor:
+def simplex_deviation(weight: Tensor, target: Tensor) -> Tensor:
     """R(H) = ‖HHᵀ/‖HHᵀ‖ − T‖, the norm itself and not its square."""
     gram = weight @ weight.T
     value: Tensor = torch.linalg.norm(gram / (torch.linalg.norm(gram) + 1e-12) - target)
@@ -134,5 +124,5 @@ def step(weight: Tensor, target: Tensor, lr: float) -> Tensor:
     """The head's weight after one gradient step on R."""
     moved = weight.clone().requires_grad_()
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(misshape(moved, target), moved)
+        (gradient,) = torch.autograd.grad(simplex_deviation(moved, target), moved)
     return weight - lr * gradient

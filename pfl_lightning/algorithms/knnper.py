@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.features import features, require_classifier
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.cohort import derive_seed
+from pfl_lightning.algorithms.parts.features import features, require_classifier, require_head
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.tasks.classification import Classification
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Task
 
 
@@ -25,7 +23,7 @@ from pfl_lightning.tasks.task import Task
 class KNNPer(FedAvg):
     """p = λ p_kNN + (1 − λ) softmax(logits), with p_kNN(c) ∝ Σ exp(−d² / (D σ)) over those of the k nearest training
     samples that have class c; d is the distance of features, D their number. Nothing is trained, nothing is kept: the
-    features are made anew at each test, so a client that was never drawn has its share too.
+    features are computed at each test, so a client that was never drawn profits as well.
     """
 
     k: int = 10
@@ -51,23 +49,29 @@ class KNNPer(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        require_classifier(task, "KNNPer", linear_head=False)
+        require_classifier(task, data, "KNNPer")
+        require_head(task, data, "KNNPer", linear=False)
 
     @override
     @torch.no_grad()
     def test(self, client: ClientModule, server: Server) -> Tensor:
-        task = cast(Classification, client.task)
         z, y = self.datastore(client)
         if not (self.k and len(y)) or not (self.lam or self.validation):
             return client.test()
         lam = self.choose(client, z, y) if self.validation else self.lam
-        total = torch.zeros(len(task.sums), dtype=torch.float64, device=z.device)
-        for part in torch.split(client.data.test_indices(client.id), client.local.test_batch_size):
-            query, labels = features(client, part)
-            if len(labels):
-                mixed = lam * self.vote(query, z, y, client) + (1 - lam) * softmax(task.net.head(query), 1)
-                total += task.sums_of(mixed.clamp(min=1e-12).log(), labels)
-        return total
+
+        def mixed(head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            """Log-probabilities in the place of the logits that the head returns."""
+            with torch.autocast(z.device.type, enabled=False):
+                query = inputs[0].float()
+                model = softmax(head.forward(query), 1)
+                return (lam * self.vote(query, z, y, client) + (1 - lam) * model).clamp(min=1e-12).log()
+
+        handle = client.task.head.register_forward_hook(mixed)
+        try:
+            return client.test()
+        finally:
+            handle.remove()
 
     def datastore(self, client: ClientModule) -> tuple[Tensor, Tensor]:
         """The samples that vote: their features by the present body, and their labels."""
@@ -90,7 +94,7 @@ class KNNPer(FedAvg):
         if not held:
             return self.lam
         vote = self.vote(z[:held], z[held:], y[held:], client)
-        model = softmax(client.task.net.head(z[:held]), 1)
+        model = softmax(client.task.head(z[:held]), 1)
         grid = torch.linspace(0, 1, 101, device=z.device)[:, None, None]
         correct = ((grid * vote + (1 - grid) * model).argmax(2) == y[:held]).sum(1)
         return float(grid[int(correct.argmax())])

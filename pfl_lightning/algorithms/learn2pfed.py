@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -10,24 +9,30 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from pfl_lightning import ledger, masks
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.admm_cell import CrossEntropy, LeastSquares, Problem, Variables
-from pfl_lightning.algorithms.features import features, linear_head
+from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.unrolled import Visit, backward, gather_settings, learn, unroll
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
+from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, LeastSquares, Problem, Variables
+from pfl_lightning.algorithms.parts.features import (
+    features,
+    learns_classes,
+    linear_head,
+    require_classifier,
+    require_head,
+)
+from pfl_lightning.algorithms.parts.unrolled import Participant, backward, gather_settings, learn, unroll
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
-from pfl_lightning.nets.cut import cut, places
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.nets.linear_tail import replace_tail, start_layers
 from pfl_lightning.nets.net import Net
-from pfl_lightning.tasks import Classification, Regression, Task
+from pfl_lightning.tasks import Task
 
 Setting = Literal["Lambda", "rho", "eta", "gamma", "theta", "p"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
-DOUBLE = 2  # the cells compute and send float64: two float32 each
+FLOAT64 = 2
+"""The cells compute and send float64, which takes the bytes of two float32."""
 
 
 @dataclass
@@ -39,10 +44,8 @@ class Learn2pFed(FedAvg):
     each client alone and never leaves it.
     """
 
-    partial_upload = True
-
     weighting: Literal["samples", "uniform"] = "uniform"
-    """Weight of a client in w besides the learned p: its number of training samples, or the same for all."""
+    """Weight of a client in w, in addition to the learned p: its number of training samples, or the same for all."""
     cells: int = 10
     """Number L of iterations in a round."""
     tie_cells: bool = False
@@ -81,24 +84,21 @@ class Learn2pFed(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        known = isinstance(task, (Classification, Regression))
-        require(known, "task", type(task).__name__, "Classification, Regression or Forecasting")
-        require(isinstance(task.net, Net), "task.net", type(task.net).__name__, "a net with a body and a head")
-        require(isinstance(task.net.head, nn.Linear), "task.net", type(task.net).__name__, "one with a linear head")
-        require(
-            self.start_layer in places(task.net),
-            "algorithm.start_layer",
-            self.start_layer,
-            " | ".join(places(task.net)),
-        )
+        if learns_classes(task, data):
+            require_classifier(task, data, "Learn2pFed")
+        require(isinstance(task.head, nn.Linear), "task.head", type(task.head).__name__, "a linear layer")
+        require_head(task, data, "Learn2pFed", linear=False)
+        layers = start_layers(task.net) if isinstance(task.net, Net) else ["head"]
+        require(self.start_layer in layers, "algorithm.start_layer", self.start_layer, " | ".join(layers))
 
     @override
-    def adapt(self, task: Task) -> None:
-        cut(task.net, self.start_layer)
+    def modify_model(self, task: Task) -> None:
+        if isinstance(task.net, Net):
+            replace_tail(task.net, self.start_layer)
 
     @override
-    def begin(self, client: ClientModule, server: Server) -> None:
-        head = masks.by_module(client.task, client.layout, client.task.net.head)
+    def init_server(self, client: ClientModule, server: Server) -> None:
+        head = masks.by_module(client.task, client.layout, client.task.head)
         server.memory["head"] = head.nonzero().flatten()
 
     @override
@@ -131,14 +131,14 @@ class Learn2pFed(FedAvg):
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
-        net = client.task.net
-        if any(True for _ in net.body.parameters()):
-            with client.freezing([net.head]):
+        head = set(client.task.head.parameters())
+        if any(p not in head for p in client.task.parameters()):
+            with client.freezing([client.task.head]):
                 client.train_epochs()
             return
         with torch.no_grad():
             for batch in client.batches("loss"):
-                client.note(client.task.training_step(batch), batch)
+                client.record_step(client.task.training_step(batch), batch)
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
@@ -149,39 +149,37 @@ class Learn2pFed(FedAvg):
             start = Variables(memory["v"], memory["z"], memory["alpha"], w)
         values = {name: memory[name].clone() for key in self.learnable for name in (key, f"{key} moments")}
         problem = self.problem(client)
-        return Visit(client.id, values, client.weight, problem=problem, start=start, visits=client.visits)
+        participant = Participant(values, client.weight, problem, start, client.visits)
+        back = self.cells - 1 if self.learnable else 0
+        # each cell sends the sum v − z − α, and on the way back the gradient of each w that was received
+        sent = FLOAT64 * ledger.dense_bytes(len(head) * (self.cells + back))
+        return Upload(client.id, {}, client.weight, extra={"participant": participant}, bytes=sent)
 
     def problem(self, client: ClientModule) -> Problem:
         """The client's own loss as a function of its last layer."""
         layer, (x, y) = linear_head(client), features(client)
-        if isinstance(client.task, Classification):
+        if learns_classes(client.task, client.data):
             return CrossEntropy(x, y, layer.out_features, self.inner_lr)
         bias = layer.bias is not None
         return LeastSquares(torch.cat([x, torch.ones_like(x[:, :1])], 1) if bias else x, y.view(len(x), -1), bias)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
-        visits, head = [cast(Visit, upload) for upload in uploads], server.memory["head"]
-        settings = gather_settings(visits, self.initial_settings(len(head), head.device), self.learnable)
-        end = unroll(visits, settings, self.cells, comm, server.initial[head].double().zero_())
-        backward(visits, end)
-        news = learn(visits, settings, self.learnable, self.lr, self.adam_eps)
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        participants: list[Participant] = [upload.extra["participant"] for upload in uploads.local.values()]
+        head = server.memory["head"]
+        settings = gather_settings(participants, self.initial_settings(len(head), head.device), self.learnable)
+        end = unroll(participants, settings, self.cells, uploads, server.initial[head].double().zero_())
+        backward(participants, end)
+        news = learn(participants, settings, self.learnable, self.lr, self.adam_eps)
         news |= {"v": end.v.detach(), "z": end.z.detach(), "alpha": end.alpha.detach()}
-        replies = {visit.client: {name: rows[i] for name, rows in news.items()} for i, visit in enumerate(visits)}
-        # all have the same w; the mean brings it to ranks without clients, and finds those that have diverged
-        ends = (Upload(v.client, {"v": end.v[i], "w": end.w[i]}, v.weight) for i, v in enumerate(visits))
-        now = server.vector[head].double()
-        server.vector[head] = comm.mean(ends, {"v": now, "w": now})["w"].to(server.vector.dtype)
-        return replies
+        # all have the same w; the mean brings it to ranks without clients, and finds clients that have diverged
+        ends = {client: torch.cat([end.v[i], end.w[i]]) for i, client in enumerate(uploads.local)}
+        now = server.vector[head].double().repeat(2)
+        server.vector[head] = uploads.combine(ends, now)[len(head) :].to(server.vector.dtype)
+        return [(c, Reply({name: rows[i] for name, rows in news.items()})) for i, c in enumerate(uploads.local)]
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
         """The w that each cell starts from (the initial one is known), and on the way back a gradient for each sum."""
         back = self.cells - 1 if self.learnable else 0
-        return DOUBLE * ledger.dense_bytes(len(server.memory["head"]) * (self.cells - (not self.warm_start) + back))
-
-    @override
-    def up_bytes(self, client: ClientModule, upload: Upload) -> int:
-        """The sum v − z − α of each cell, and on the way back the gradient of each w that was received."""
-        back = self.cells - 1 if self.learnable else 0
-        return DOUBLE * ledger.dense_bytes(int((~client.mask).count_nonzero()) * (self.cells + back))
+        return FLOAT64 * ledger.dense_bytes(len(server.memory["head"]) * (self.cells - (not self.warm_start) + back))

@@ -1,4 +1,4 @@
-"""LG-FedAvg: a representation of one's own below, a common head on top. Liang et al., arXiv 2001.01523, 2020."""
+"""LG-FedAvg: a personal representation below a shared head. Liang et al., arXiv 2001.01523, 2020."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.split import Split
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.algorithms.parts.split import Split
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -17,8 +17,6 @@ class LGFedAvg(Split):
     """The opposite of FedPer: all layers are trained, the head (`head`: the top layers) is averaged, all below it stays
     with the client, BatchNorm statistics included. A head that is the whole model is FedAvg, an empty one Local.
     """
-
-    partial_upload = True
 
     warmup_rounds: int = 0
     """Rounds of FedAvg at the start. The authors continue from a model that FedAvg has trained."""

@@ -8,14 +8,12 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
 class Local(FedAvg):
     """All entries are personal, so nothing travels. A client trains only in the rounds it is drawn for."""
-
-    partial_upload = True
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

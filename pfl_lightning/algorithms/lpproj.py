@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,14 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning import ledger
-from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithm import Replies, Server, Upload, Uploads
 from pfl_lightning.algorithms.local import Local
-from pfl_lightning.client import ClientModule
-from pfl_lightning.cohort import derive_seed
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -105,9 +102,9 @@ class LpProj(Local):
         return Upload(client.id, {"u": client.memory.pop("u")}, client.weight)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
         u = self.common(server)
-        server.memory["u"] = torch.lerp(u, comm.mean(uploads, {"u": u})["u"], self.beta)
+        server.memory["u"] = torch.lerp(u, uploads.mean({"u": u})["u"], self.beta)
         return None
 
     @override

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from pfl_lightning import ledger, masks
-from pfl_lightning.algorithm import Replies, Server
-from pfl_lightning.algorithms.features import features, linear_head, require_classifier
+from pfl_lightning.algorithm import Exchange, Replies, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.gaussian import Gaussians, bayes_classifier, choose_beta, estimate
-from pfl_lightning.client import ClientModule
-from pfl_lightning.cohort import derive_seed
-from pfl_lightning.comm import Comm
+from pfl_lightning.algorithms.parts.features import class_loss, features, linear_head, require_classifier, require_head
+from pfl_lightning.algorithms.parts.gaussian import Gaussians, bayes_classifier, choose_beta, estimate
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Batch, Task
 
 
@@ -32,8 +29,6 @@ class PFedFDA(FedAvg):
 
     A client that was never drawn works in full: it makes its head from its own training data as all others do.
     """
-
-    partial_upload = True
 
     ridge: float = 1.0
     """Added to the diagonal of a local covariance. The authors' code has 1; surely 1e-4 was meant."""
@@ -50,10 +45,11 @@ class PFedFDA(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        require_classifier(task, "PFedFDA")
+        require_classifier(task, data, "PFedFDA")
+        require_head(task, data, "PFedFDA")
 
     @override
-    def begin(self, client: ClientModule, server: Server) -> None:
+    def init_server(self, client: ClientModule, server: Server) -> None:
         classes, size = linear_head(client).weight.shape
         random = torch.Generator().manual_seed(derive_seed(client.seed, "class means"))
         server.memory["means"] = torch.rand(classes, size, generator=random).to(server.vector)
@@ -68,7 +64,7 @@ class PFedFDA(FedAvg):
     def fit(self, client: ClientModule, server: Server) -> None:
         self.set_head(client, global_gaussians(server))
         seen: list[tuple[Tensor, Tensor]] = []
-        with client.only([client.task.net.body]):
+        with client.freezing([client.task.head]):
             client.train_epochs(loss=lambda batch: noting_loss(client, batch, seen))
         z, y = (torch.cat(parts) for parts in zip(*seen, strict=True)) if seen else features(client)
         own = self.personal(client, server, z, y)
@@ -92,8 +88,10 @@ class PFedFDA(FedAvg):
         linear_head(client).bias.data.copy_(bias)
 
     @override
-    def travels(self, client: ClientModule) -> Tensor:
-        return ~(client.mask | masks.by_module(client.task, client.layout, client.task.net.head))
+    def exchange(self, client: ClientModule) -> Exchange:
+        """The head is computed from features, so nobody sends it."""
+        head = masks.by_module(client.task, client.layout, client.task.head)
+        return Exchange(client.mask, ~(client.mask | head))
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
@@ -107,10 +105,10 @@ class PFedFDA(FedAvg):
         return super().down_bytes(client, server) + ledger.dense_bytes(more)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
         names = ("means", "covariance")
         current = {"vector": server.vector, **{name: server.memory[name] for name in names}}
-        mean = comm.mean(uploads, current, ["vector"])
+        mean = uploads.mean(current)
         server.vector.copy_(mean["vector"])
         server.memory |= {name: mean[name] for name in names}
         return None
@@ -127,9 +125,9 @@ def priors(client: ClientModule) -> Tensor:
 def noting_loss(client: ClientModule, batch: Batch, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Cross-entropy under the fixed head; the features are kept for the estimate."""
     x, y = batch
-    z = client.task.net.body(x)
+    z = client.task.features(x)
     seen.append((z.detach().float(), y))
-    return cross_entropy(client.task.net.head(z), y)
+    return class_loss(client.task, client.task.head(z), y)
 
 
 def global_gaussians(server: Server) -> Gaussians:
@@ -142,6 +140,6 @@ def global_gaussians(server: Server) -> Gaussians:
 
 
 def triangle(matrix: Tensor) -> Tensor:
-    """A symmetric matrix [D, D] as its upper triangle [D(D + 1)/2]: what travels."""
+    """A symmetric matrix [D, D] as its upper triangle [D(D + 1)/2], the part that travels."""
     rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
     return matrix[rows, columns]

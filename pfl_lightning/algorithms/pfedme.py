@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Replies, Server
+from pfl_lightning.algorithm import Replies, Server, Uploads
 from pfl_lightning.algorithms.fedprox import pull
-from pfl_lightning.algorithms.two_models import TwoModels
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.parts.two_models import TwoModels
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -68,19 +65,19 @@ class PFedMe(TwoModels):
         client.vector.copy_(server.vector)
         client.start_training()
         anchor = server.theta.clone()
-        for batch in client.epochs(steps=self.outer_steps):
+        for batch in client.iter_batches(steps=self.outer_steps):
             for _ in range(self.inner_steps):
                 loss = client.compute_gradient(batch)
                 pull(client, anchor, self.lam)
                 client.grad.add_(client.theta, alpha=self.mu)
                 client.theta.sub_(client.grad, alpha=self.personal_lr)
-                client.note(loss, batch)
+                client.record_step(loss, batch)
             anchor.lerp_(client.theta, self.lr * self.lam)
         return torch.cat([anchor, client.vector[len(anchor) :]])
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> Replies | None:
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
         before = server.theta.clone()
-        super().aggregate(server, uploads, comm)
+        super().aggregate(server, uploads)
         server.theta.copy_(torch.lerp(before, server.theta, self.beta))
         return None

@@ -11,11 +11,11 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
-from pfl_lightning.algorithms.features import require_classifier
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
+from pfl_lightning.algorithms.parts.features import class_loss, require_classifier
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Batch, Task
 
 
@@ -26,7 +26,7 @@ class PFedSD(FedAvg):
     """
 
     lam: float = 0.5
-    """Weight of what the teacher says; 0 is FedAvg."""
+    """Weight of the distillation from the teacher; 0 is FedAvg."""
     temperature: float = 3.0
     """Softens both predictions."""
 
@@ -38,7 +38,7 @@ class PFedSD(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        require_classifier(task, "PFedSD", linear_head=False)
+        require_classifier(task, data, "PFedSD")
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
@@ -55,7 +55,7 @@ class PFedSD(FedAvg):
         x, y = batch
         advice = outputs_of(client, teacher, x)
         logits = client.task(x)
-        return torch.nn.functional.cross_entropy(logits, y) + self.lam * distillation(logits, advice, self.temperature)
+        return class_loss(client.task, logits, y) + self.lam * distillation(logits, advice, self.temperature)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -66,7 +66,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 @torch.no_grad()
 def outputs_of(client: ClientModule, model: Tensor, x: Tensor) -> Tensor:
-    """What another model [S] answers, in evaluation mode; the live model stays as it is, in training mode."""
+    """The outputs of another model [S] in evaluation mode. The live model stays as it is, in training mode."""
     client.task.eval()
     outputs: Tensor = functional_call(client.task, client.layout.views(model), (x,))
     client.task.train()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 from typing_extensions import override
 
-from pfl_lightning import ledger
-from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithm import Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.client import ClientModule
-from pfl_lightning.comm import Comm
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.errors import ConfigError, require
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.foundation.errors import ConfigError, require
+from pfl_lightning.metrics import ledger
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import Task
 
 
@@ -33,7 +31,7 @@ class PFedSOP(FedAvg):
     lam: float = 1.0
     """λ, how steeply the weight of the global update falls with the angle."""
     rho: float = 1.0
-    """ρ, what is added to the diagonal of the Fisher matrix Δ_p Δ_pᵀ."""
+    """ρ, added to the diagonal of the Fisher matrix Δ_p Δ_pᵀ."""
     eta1: float = 0.01
     """η₁, length of the second-order step; 0.0 is local training."""
     carry: Literal["trained", "personalized"] = "trained"
@@ -60,6 +58,13 @@ class PFedSOP(FedAvg):
             raise ConfigError(
                 f"algorithm: pFedSOP needs a classification task, whose loss is a log-likelihood; the targets of "
                 f"{data.name} are real numbers"
+            )
+        made = task.optimization()
+        plain = isinstance(made.optimizer, SGD) and not any(g["momentum"] for g in made.optimizer.param_groups)
+        if not plain or made.schedules:
+            raise ConfigError(
+                "task.optimizer: pFedSOP needs SGD without momentum and without a scheduler, because its Δ is the sum "
+                "of the local gradients"
             )
 
     @override
@@ -89,9 +94,9 @@ class PFedSOP(FedAvg):
         return Upload(client.id, {"update": client.memory["update"]}, client.weight)
 
     @override
-    def aggregate(self, server: Server, uploads: Iterator[Upload], comm: Comm) -> None:
+    def aggregate(self, server: Server, uploads: Uploads) -> None:
         current = server.memory.get("update", torch.zeros_like(server.theta))
-        server.memory.update(comm.mean(uploads, {"update": current}))
+        server.memory.update(uploads.mean({"update": current}))
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:

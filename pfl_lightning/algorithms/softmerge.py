@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedobp import FedOBP
-from pfl_lightning.client import ClientModule
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 
 
 @dataclass
@@ -33,6 +34,8 @@ class SoftMerge(FedOBP):
     @override
     def merge(self, client: ClientModule, server: Server, score: Tensor) -> None:
         super().merge(client, server, score)
+        if self.normalization == "global":
+            score = masks.min_max(score)
         personal = client.mask[: len(score)]
         if personal.any():
             above = score[personal]

@@ -1,4 +1,4 @@
-"""The nets of the papers. Each takes a `DataSpec` first and has a `body` and a `head`."""
+"""The nets of the papers. Each takes a `DataSpec` as its first argument and has a `body` and a `head`."""
 
 from pfl_lightning.nets.cnn import CNN, LeNet, SmallCNN
 from pfl_lightning.nets.lstm import LSTM

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 from pfl_lightning.nets.net import Net, image_shape
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ class LeNet(Net):
 class SmallCNN(Net):
     """The Fashion-MNIST net of the Learn2pFed paper: conv 10, conv 20, head on the 500 flattened features.
 
-    The paper prints 10.29 (thousand) for the whole model and 5.28 without its head. These are all parameters, weights
-    and biases: conv 260 + 5 020, head 5 010. 500 features are 20 maps of 5x5, which 28x28 images give only when
-    the first convolution is padded by 2.
+    The paper prints 10.29 (thousand parameters) for the whole model and 5.28 without the head. This matches weights and
+    biases together: 260 + 5 020 in the convolutions and 5 010 in the head. The 500 features are 20 maps of 5x5. Images
+    of 28x28 give such maps only if the first convolution is padded by 2.
 
     Args:
-        spec: what the data looks like.
-        padding: zeros around the image in the first convolution. 0 gives 320 features on 28x28 (8 490 parameters).
+        spec: shape and classes of the data.
+        padding: width of the border of zeros in the first convolution. 0 gives 320 features on 28x28 images
+            (8 490 parameters).
     """
 
     def __init__(self, spec: DataSpec, padding: int = 2) -> None:
@@ -51,14 +52,14 @@ class SmallCNN(Net):
 def _body(
     net: str, spec: DataSpec, widths: tuple[int, int], hidden: Sequence[int], padding: int = 0
 ) -> tuple[nn.Sequential, int]:
-    """The layers before the head, and the number of features they end in."""
+    """Return the layers before the head and the number of features that they compute."""
     channels, height, width = image_shape(net, spec, smallest=max(1, 16 - 2 * padding))
     body = nn.Sequential()
     for stage, (before, after) in enumerate(((channels, widths[0]), widths), start=1):
         pad = padding if stage == 1 else 0
         body.add_module(f"conv{stage}", nn.Conv2d(before, after, kernel_size=5, padding=pad))
-        # The papers write ReLU, then pool. ReLU is monotonic, so the two commute, gradients included, bit for bit:
-        # pooling first leaves it a quarter of the work.
+        # The papers apply ReLU first. ReLU is monotonic, so the order changes neither outputs nor gradients, not even
+        # in the last bit, and after pooling ReLU has a quarter of the entries to process.
         body.add_module(f"pool{stage}", nn.MaxPool2d(2))
         body.add_module(f"relu{stage}", nn.ReLU(inplace=True))
         height, width = (height + 2 * pad - 4) // 2, (width + 2 * pad - 4) // 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 from pfl_lightning.nets.net import Net
 
 if TYPE_CHECKING:
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 class MLP(Net):
-    """Linear layers with ReLU between them. The default is the "2NN" of the FedAvg paper: 199 210 parameters on MNIST.
+    """Linear layers with ReLU between them.
+
+    The default is the "2NN" of the FedAvg paper, with 199 210 parameters on MNIST.
 
     Args:
-        spec: what the data looks like.
-        hidden: sizes of the hidden layers; an empty list gives a linear model.
+        spec: shape and classes of the data.
+        hidden: sizes of the hidden layers. An empty list gives a linear model.
     """
 
     def __init__(self, spec: DataSpec, hidden: tuple[int, ...] = (200, 200)) -> None:

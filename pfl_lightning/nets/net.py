@@ -1,4 +1,4 @@
-"""What every net is: a body that makes features and a head that reads them."""
+"""The base class of all nets: a body that computes features and a head that maps them to outputs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from typing_extensions import override
 
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_lightning.data.federated import DataSpec
 
 
 class Net(nn.Module):
-    """Body and head. Methods that share one and keep the other find them here, never by a layer's name.
+    """A net with a body and a head. Methods that share one of them and keep the other use these attributes.
 
-    A subclass takes the `DataSpec` as its first argument, then its own options.
+    A subclass takes a `DataSpec` as its first argument and its own options after it.
 
     Args:
-        body: inputs to features [N, D].
-        head: features to outputs.
+        body: maps inputs to features [N, D].
+        head: maps features to outputs.
     """
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
@@ -35,9 +35,11 @@ class Net(nn.Module):
 
 
 def image_shape(net: str, spec: DataSpec, smallest: int = 1) -> tuple[int, int, int]:
-    """The (C, H, W) of the data, or a `ConfigError` when `net` cannot take it."""
+    """Return (C, H, W) of the data, or raise a `ConfigError` if the net called `net` cannot take it."""
     if len(spec.shape) != 3:
-        raise ConfigError(f"task.net: {net} needs images (C, H, W), the data has shape {tuple(spec.shape)}; use MLP")
+        raise ConfigError(
+            f"task.net: {net} needs images (C, H, W), but the data has shape {tuple(spec.shape)}; use MLP"
+        )
     channels, height, width = spec.shape
     if min(height, width) < smallest:
         raise ConfigError(

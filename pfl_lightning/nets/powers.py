@@ -1,4 +1,4 @@
-"""A polynomial: linear in the powers of its input."""
+"""A polynomial as a net: a linear head on the powers of the input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.nets.net import Net
 
 if TYPE_CHECKING:
@@ -16,21 +16,25 @@ if TYPE_CHECKING:
 
 
 class Powers(Net):
-    """Σ a_d x^d, d = 0 … order. The head's weights are the coefficients, the lowest first.
+    """The polynomial Σ a_d x^d for d = 0 … order. The weights of the head are its coefficients, lowest power first.
 
     Args:
-        spec: what the data looks like: one number.
+        spec: shape of the data, which must be one number.
         order: the highest power.
     """
 
     def __init__(self, spec: DataSpec, order: int = 3) -> None:
         require(order >= 0, "task.net.order", order, "0 or more")
         if spec.shape != (1,):
-            raise ConfigError(f"task.net: Powers needs one number as input, the data has shape {tuple(spec.shape)}")
-        super().__init__(_Powers(order), nn.Linear(order + 1, spec.num_classes, bias=False))
+            raise ConfigError(
+                f"task.net: Powers needs one number as input, but the data has shape {tuple(spec.shape)}; use MLP"
+            )
+        super().__init__(PowerFeatures(order), nn.Linear(order + 1, spec.num_classes, bias=False))
 
 
-class _Powers(nn.Module):
+class PowerFeatures(nn.Module):
+    """Computes the powers of a number: [N, 1] → [N, order + 1]."""
+
     def __init__(self, order: int) -> None:
         super().__init__()
         self.order = order

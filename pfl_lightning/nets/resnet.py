@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from typing_extensions import override
 
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 from pfl_lightning.nets.net import Net, image_shape
 
 if TYPE_CHECKING:
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class ResNet18(Net):
-    """ResNet-18 as torchvision builds and initialises it (random weights), with a Linear(512, classes) head.
+    """ResNet-18 as torchvision builds and initialises it, with random weights and a Linear(512, classes) head.
 
-    Grey images are repeated to three channels, so all datasets share one body. 11 181 642 parameters for 10 classes.
+    Grey images are repeated to three channels, so that all data sets use the same body. It has 11 181 642 parameters
+    for 10 classes.
     """
 
     def __init__(self, spec: DataSpec) -> None:
-        from torchvision.models import resnet18  # slow to import, and only this net needs it
+        from torchvision.models import resnet18  # slow to import and needed by this net only
 
         channels, _, _ = image_shape("ResNet18", spec)
         require(channels in (1, 3), "task.net", f"ResNet18 for {channels} channels", "images of 1 or 3 channels")
@@ -51,7 +52,7 @@ class ResNet10(Net):
 
 
 class RepeatGrey(nn.Module):
-    """One channel, three times."""
+    """Repeats a single channel three times."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ class RepeatGrey(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with a shortcut around them. The shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -97,7 +98,8 @@ def _body(net: str, spec: DataSpec, widths: tuple[int, ...]) -> nn.Sequential:
 def _add_stem(body: nn.Sequential, conv: nn.Module, bn: nn.Module) -> None:
     body.add_module("conv1", conv)
     body.add_module("bn1", bn)
-    # Written as ReLU, then pool, everywhere else. ReLU is monotonic and the pool pads with minus infinity, so the two
-    # commute, gradients included, bit for bit: pooling first leaves ReLU a quarter of the work.
+    # Other implementations apply ReLU first. ReLU is monotonic and the pool pads with minus infinity, so the order
+    # changes neither outputs nor gradients, not even in the last bit. After pooling ReLU has a quarter of the entries
+    # to process.
     body.add_module("pool", nn.MaxPool2d(3, stride=2, padding=1))
     body.add_module("relu", nn.ReLU(inplace=True))

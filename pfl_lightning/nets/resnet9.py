@@ -1,4 +1,4 @@
-"""ResNet-9, the shallow residual net for small images that the pFedSOP paper uses."""
+"""ResNet-9, a shallow residual net for small images, used by the pFedSOP paper."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class ResNet9(Net):
     """conv 64, conv 128, residual 128, conv 256, conv 512, residual 512, head. 6 573 130 parameters on CIFAR-10.
 
-    Convolutions carry no bias: BatchNorm would take it away again, and a dead entry would still travel and be scored.
-    The last pool takes the whole map (4x4 for 32x32 images), so larger images such as 64x64 work unchanged.
+    The convolutions have no bias, because the BatchNorm after them would cancel it, and an entry without effect would
+    still be sent and scored. The last pool covers the whole map (4x4 for 32x32 images), so larger images such as 64x64
+    work as well.
     """
 
     def __init__(self, spec: DataSpec) -> None:
@@ -35,7 +36,7 @@ class ResNet9(Net):
 
 
 class Residual(nn.Module):
-    """Two convolutions added to their input."""
+    """Adds two convolutions to their input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ def _convolution(before: int, after: int, pool: bool = False) -> nn.Sequential:
     layers = nn.Sequential()
     layers.add_module("conv", nn.Conv2d(before, after, 3, padding=1, bias=False))
     layers.add_module("bn", nn.BatchNorm2d(after))
-    if pool:  # before ReLU: they commute exactly, and ReLU is left with a quarter of the work
+    if pool:  # before ReLU: the result is exactly the same, and ReLU has a quarter of the entries to process
         layers.add_module("pool", nn.MaxPool2d(2))
     layers.add_module("relu", nn.ReLU(inplace=True))
     return layers

@@ -1,82 +1,90 @@
-"""Client states between their visits, and on which rank each one lives."""
+"""Client states between visits, and the rank on which each one lives."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from pfl_lightning.comm import Comm
+from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.foundation.state import State
+from pfl_lightning.model.client import MEMORY
+from pfl_lightning.model.transfer import to_host
 from pfl_lightning.store.config import StoreConfig
-from pfl_lightning.store.shelf import Section, Shelf, State
-from pfl_lightning.transfer import to_host
+from pfl_lightning.store.tiered_store import TieredStore, View
 
 
 class ClientStore:
-    """The states this rank holds. A client that was never trained has none.
+    """The client states on this rank. A client that was never trained has none.
 
-    `states` maps clients to states; they are in memory up to a bound and on disk beyond it, so they are read one at a
-    time. `home` says for every client which rank holds its state (-1: nobody), `changed` who was trained since the last
-    checkpoint; all ranks agree on both without asking, because all ranks know who trained whom.
+    `states` maps clients to states. They are in RAM up to a bound and on disk beyond it, so they are read one at a
+    time. `home` is the rank of every client's state (-1: none), `changed` the clients trained since the last
+    checkpoint. All ranks agree on both without communication, because all ranks know who trained whom.
 
-    A round's new states are pending until it is `commit`ted, so that a round that is given up leaves no trace. (States
-    may have moved for it: where a client lives changes no result.)
+    The new states of a round are pending until `commit`, so a round that is given up leaves no trace. (States may have
+    migrated for it. The place of a state changes no result.)
     """
 
     def __init__(self, num_clients: int, comm: Comm, config: StoreConfig | None = None) -> None:
         config = config or StoreConfig()
-        self.shelf = Shelf(config.memory_bytes, config.folder)
-        self.states = Section(self.shelf, "kept")
-        self.pending = Section(self.shelf, "pending")
+        self.tiers = TieredStore(config.memory_bytes, config.folder)
+        self.states = View(self.tiers, "kept")
+        self.pending = View(self.tiers, "pending")
         self.home = [-1] * num_clients
         self.changed: set[int] = set()
         self.comm = comm
         self._newcomers: list[int] = []
 
-    def settle(self, folder: Path) -> None:
-        """Where states that memory has no room for go, unless the settings say where."""
-        self.shelf.folder = self.shelf.folder or folder
+    def set_folder(self, folder: Path) -> None:
+        """Set the folder for states that RAM has no room for, unless the settings name one."""
+        self.tiers.folder = self.tiers.folder or folder
 
     def get(self, client: int) -> State | None:
         """The state of a client that lives here, or None if it was never trained."""
-        return self.pending.get(client) or self.states.get(client)
+        view = self.pending if client in self.pending else self.states
+        return view.get(client)
 
     def put(self, client: int, state: State) -> None:
-        """Keep the state of a client after its visit."""
+        """Store the state of a client after its visit."""
         self.pending[client] = state
 
-    def remember(self, client: int, memory: State) -> None:
-        """Add what the server returned to a client that was visited here in this round."""
-        self.pending[client] = self.pending[client] | to_host(memory)
+    def reply(self, client: int, memory: Mapping[str, Tensor], personal: Tensor | None) -> None:
+        """Add the server's reply to the state of a client that was visited on this rank. Others are passed over."""
+        if client in self.pending:
+            news = {MEMORY + name: tensor for name, tensor in memory.items()}
+            if personal is not None:
+                news["personal"] = personal
+            self.pending[client] = self.pending[client] | to_host(news)
 
     def commit(self, cohort: Iterable[int]) -> None:
-        """The round is whole: its states are the clients' states from now on."""
+        """Accept the states of a complete round."""
         self.states.take_all(self.pending)
         self._newcomers = []
         self.changed.update(cohort)
 
     def rollback(self) -> None:
-        """The round is given up: forget its states."""
+        """Forget the states of a round that is given up."""
         self.pending.clear()
         for client in self._newcomers:
             self.home[client] = -1
         self._newcomers = []
 
-    def begin_anew(self, home: Sequence[int]) -> None:
-        """Forget everything; the states of the clients that live here are put into `states` next."""
+    def reset(self, home: Sequence[int]) -> None:
+        """Forget everything. The caller puts the states of the clients that live here into `states` next."""
         self.pending.clear()
         self.states.clear()
         self.home, self.changed, self._newcomers = list(home), set(), []
 
-    def gather_for(self, shares: Sequence[Sequence[int]]) -> None:
-        """Bring the states to the ranks that train these clients next: `shares[rank]` lists the clients of a rank."""
-        target = {client: rank for rank, clients in enumerate(shares) for client in clients}
-        moves = [(c, self.home[c], rank) for c, rank in target.items() if self.home[c] not in (-1, rank)]
-        self.comm.move_states(self.states, moves)
-        self._newcomers = [client for client in target if self.home[client] == -1]
-        for client, rank in target.items():
+    def migrate(self, owner: Mapping[int, int]) -> None:
+        """Bring the states to the ranks that train these clients next. `owner` is client to rank."""
+        moves = [(c, self.home[c], rank) for c, rank in owner.items() if self.home[c] not in (-1, rank)]
+        if moves:
+            self.comm.move_states(self.states, moves)
+        self._newcomers = [client for client in owner if self.home[client] == -1]
+        for client, rank in owner.items():
             self.home[client] = rank
 
     def digest(self) -> str:
@@ -88,8 +96,9 @@ class ClientStore:
 
 
 def hash_state(state: State) -> bytes:
-    """SHA-256 of a state's names and bytes."""
+    """SHA-256 of the names and bytes of a state. The prefix of the algorithm's entries does not count."""
     digest = hashlib.sha256()
-    for name in sorted(state):
-        digest.update(name.encode() + b"\0" + state[name].cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    for name in sorted(state, key=lambda name: (name.removeprefix(MEMORY), name)):
+        values = state[name].cpu().reshape(-1).view(torch.uint8).numpy()
+        digest.update(name.removeprefix(MEMORY).encode() + b"\0" + values.tobytes())
     return digest.digest()

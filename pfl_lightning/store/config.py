@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 
 UNITS = {"": 1, "B": 1} | {
     f"{prefix}{kind}": base**power
@@ -17,14 +17,14 @@ UNITS = {"": 1, "B": 1} | {
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Where clients wait between their visits. No result depends on it."""
+    """Where client states are kept between visits. No result depends on it."""
 
     memory: int | str = "2GB"
-    """Memory for client states, of each rank: bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
-    TiB (of 1024). States beyond it wait on disk; 0: all of them."""
+    """Memory of each rank for client states: bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
+    TiB (of 1024). Further states go to disk; 0 puts all of them there."""
     folder: Path | None = None
-    """An existing directory for the states that wait on disk, one unnamed file per rank, which is gone when the rank
-    ends, however that happens; by default the run directory. On a cluster, a disk of the node is faster."""
+    """An existing directory for states on disk. Each rank has one unnamed file there, which disappears when the rank
+    ends in any way. Default: the run directory. On a cluster, a disk of the node is faster."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -43,7 +43,7 @@ class StoreConfig:
 
 
 def parse_bytes(text: int | str) -> int | None:
-    """`"1.5 GiB"` to bytes; None for what cannot be read."""
+    """`"1.5 GiB"` to bytes; None for unreadable text."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([a-z]*)", str(text).strip(), re.IGNORECASE)
     if match is None or match[2].upper() not in UNITS:
         return None

@@ -17,9 +17,9 @@ class _Place(NamedTuple):
 
 
 class ScratchFile(Generic[Key]):
-    """Records that are appended; what was removed is reclaimed once it is more than half of the file.
+    """Records are appended. Removed records are reclaimed once they are more than half of the file.
 
-    So the file is never larger than twice what is in it, and a record is moved a few times at most. Errors are
+    So the file is never larger than twice its records, and a record is moved a few times at most. Errors are
     `OSError`s, as the system says them.
 
     Args:

@@ -1,7 +1,8 @@
 """What is learned."""
 
 from pfl_lightning.tasks.classification import Classification
+from pfl_lightning.tasks.lightning_task import LightningTask
 from pfl_lightning.tasks.regression import Forecasting, Regression
 from pfl_lightning.tasks.task import Task
 
-__all__ = ["Classification", "Forecasting", "Regression", "Task"]
+__all__ = ["Classification", "Forecasting", "LightningTask", "Regression", "Task"]

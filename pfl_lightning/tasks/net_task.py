@@ -2,34 +2,103 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torchmetrics import Metric
 from typing_extensions import override
 
-from pfl_lightning.tasks.task import NetFactory, OptimizerFactory, Task
+from pfl_lightning.foundation.errors import ConfigError, require
+from pfl_lightning.tasks.data_facts import call_with_facts, unwrap
+from pfl_lightning.tasks.logged_sums import direction
+from pfl_lightning.tasks.metric_sums import MetricSums, keep_local
+from pfl_lightning.tasks.net_factory import NetFactory, make_net
+from pfl_lightning.tasks.task import Autocast, Batch, OptimizerFactory, Task
+from pfl_lightning.tasks.weights import load_weights
 
 if TYPE_CHECKING:
     from pfl_lightning.data.federated import DataSpec
 
+    MetricFactory = Callable[..., Metric]
+else:
+
+    class MetricFactory(Protocol):
+        """A class of torchmetrics. `num_classes` is filled in from the data."""
+
+        def __call__(self, *, num_classes: int) -> Metric:
+            """Make the metric."""
+
 
 class NetTask(Task):
-    """What classification and regression have in common; the loss and the metrics are theirs.
+    """The common part of classification and regression: net, optimizer and further metrics.
 
     Args:
-        net: the model; any class with a body and a head.
-        optimizer: the local optimizer; its state starts fresh at each visit of a client.
+        net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
+        optimizer: the local optimizer. Its state starts fresh at each visit of a client.
+        metrics: classes of torchmetrics that are computed beside the task's own metrics.
+        head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
+            layer.
+        weights: initial weights: a state_dict file, or the name of torchvision's pretrained weights.
+        gradient_clip: the largest norm of a gradient.
     """
 
-    def __init__(self, net: NetFactory, optimizer: OptimizerFactory) -> None:
+    def __init__(
+        self,
+        net: NetFactory,
+        optimizer: OptimizerFactory,
+        metrics: Sequence[MetricFactory] | None = None,
+        head: str | None = None,
+        weights: str | None = None,
+        gradient_clip: float | None = None,
+    ) -> None:
         super().__init__()
-        self.make_net = net
-        self.make_optimizer = optimizer
+        require(gradient_clip is None or gradient_clip > 0, "gradient_clip", gradient_clip, "a number above 0, or null")
+        self.make_net, self.make_optimizer, self.make_metrics = net, optimizer, list(metrics or ())
+        self.head_path, self.weights, self.gradient_clip = head, weights, gradient_clip
+        self.more_metrics: list[MetricSums] = []
 
     @override
     def build(self, spec: DataSpec) -> None:
-        self.net = self.make_net(spec)
+        self.net = make_net(self.make_net, spec)
+        if self.weights is not None:
+            head = self.head_name.removeprefix("net.") if self.head_name else None
+            load_weights(self.net, self.weights, head, getattr(unwrap(self.make_net)[0], "__name__", ""))
+        self.more_metrics = [_make_metric(make, spec) for make in self.make_metrics]
+        names = [entry.name for entry in self.more_metrics]
+        better = {entry.name: direction(entry.name, entry.higher_is_better) for entry in self.more_metrics}
+        if len({*names, *type(self).better}) < len(names) + len(type(self).better):
+            raise ConfigError(f"task.metrics: two metrics have the same name, of {', '.join((*self.better, *names))}")
+        self.sums = (*type(self).sums, *(name for entry in self.more_metrics for name in entry.names))
+        self.better = {**type(self).better, **better}
+        self.unpooled = frozenset(entry.name for entry in self.more_metrics if not entry.pooled)
+
+    def observe(self, outputs: Tensor, targets: Tensor) -> None:
+        """Show test outputs to the further metrics."""
+        for entry in self.more_metrics:
+            entry.metric.to(outputs.device).update(outputs, targets)
+
+    @override
+    def test_sums(self, batches: Iterable[Batch], autocast: Autocast) -> Tensor:
+        if not self.more_metrics:
+            return super().test_sums(batches, autocast)
+        for entry in self.more_metrics:
+            entry.metric.reset()
+        total, seen = torch.zeros(len(type(self).sums), dtype=torch.float64, device=self.device), 0
+        for index, batch in enumerate(batches):
+            seen += 1
+            with autocast():
+                total += self.test_step(batch, index)
+        more = [entry.read() if seen else torch.zeros(len(entry.names)) for entry in self.more_metrics]
+        return torch.cat([total, *(part.to(total) for part in more)])
+
+    def more_values(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The further metrics, from arrays of sums."""
+        return {entry.name: entry.values([sums[name] for name in entry.names]) for entry in self.more_metrics}
 
     @override
     def configure_optimizers(self) -> Optimizer:
@@ -39,3 +108,18 @@ class NetTask(Task):
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.net(x)
         return outputs
+
+
+def _make_metric(make: MetricFactory, spec: DataSpec) -> MetricSums:
+    try:
+        metric: Any = call_with_facts(make, spec, "task.metrics")
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"task.metrics: {unwrap(make)[0].__name__} cannot be made: {error}") from error
+    keep_local(metric)
+    return MetricSums(_metric_name(type(metric).__name__), metric)
+
+
+def _metric_name(kind: str) -> str:
+    """`MulticlassF1Score` becomes `f1_score`, `BinaryAUROC` becomes `auroc`."""
+    short = re.sub(r"^(Multiclass|Multilabel|Binary)", "", kind)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()

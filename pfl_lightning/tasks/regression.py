@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,52 +13,78 @@ from typing_extensions import override
 
 from pfl_lightning.nets.lstm import LSTM
 from pfl_lightning.nets.mlp import MLP
-from pfl_lightning.tasks.net_task import NetTask
-from pfl_lightning.tasks.task import Batch, NetFactory, OptimizerFactory
+from pfl_lightning.tasks.net_factory import NetFactory
+from pfl_lightning.tasks.net_task import MetricFactory, NetTask
+from pfl_lightning.tasks.task import Batch, OptimizerFactory
 
 
 class Regression(NetTask):
     """Learn to predict numbers.
 
     Args:
-        net: the model; any class with a body and a head.
-        optimizer: the local optimizer; its state starts fresh at each visit of a client.
+        net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
+        optimizer: the local optimizer. Its state starts fresh at each visit of a client.
+        metrics: classes of torchmetrics that are computed beside RMSE and MSE.
+        head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
+            layer.
+        weights: initial weights: a state_dict file.
+        gradient_clip: the largest norm of a gradient.
     """
 
-    sums: ClassVar[tuple[str, ...]] = ("squares", "count")
-    better: ClassVar[Mapping[str, str]] = {"rmse": "lower", "mse": "lower"}
+    learns = "numbers"
+    sums = ("squares", "count")
+    better: Mapping[str, str] = {"rmse": "lower", "mse": "lower"}
 
     def __init__(
-        self, net: NetFactory = lambda spec: MLP(spec), optimizer: OptimizerFactory = lambda p: Adam(p, lr=0.01)
+        self,
+        net: NetFactory = MLP,
+        optimizer: OptimizerFactory = lambda p: Adam(p, lr=0.01),
+        metrics: Sequence[MetricFactory] | None = None,
+        head: str | None = None,
+        weights: str | None = None,
+        gradient_clip: float | None = None,
     ) -> None:
-        super().__init__(net, optimizer)
+        super().__init__(net, optimizer, metrics, head, weights, gradient_clip)
 
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
-        return mse_loss(self(x), y)
+        return mse_loss(self.net(x), y)
 
     @override
     def test_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
-        squares = (self(x).double() - y.double()).square().sum()
+        outputs = self.net(x)
+        self.observe(outputs, y)
+        squares = (outputs.double() - y.double()).square().sum()
         return torch.stack([squares, squares.new_tensor(float(y.numel()))])
 
     @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         mse = sums["squares"] / sums["count"]
-        return {"rmse": np.sqrt(mse), "mse": mse}
+        return {"rmse": np.sqrt(mse), "mse": mse, **self.more_values(sums)}
 
 
 class Forecasting(Regression):
-    """Learn to predict what follows in a series from a window of what came before.
+    """Learn to predict the next values of a series from a window of the values before.
 
     Args:
-        net: the model; any class with a body and a head.
-        optimizer: the local optimizer; its state starts fresh at each visit of a client.
+        net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
+        optimizer: the local optimizer. Its state starts fresh at each visit of a client.
+        metrics: classes of torchmetrics that are computed beside RMSE and MSE.
+        head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
+            layer.
+        weights: initial weights: a state_dict file.
+        gradient_clip: the largest norm of a gradient.
     """
 
     def __init__(
-        self, net: NetFactory = lambda spec: LSTM(spec), optimizer: OptimizerFactory = lambda p: Adam(p, lr=0.01)
+        self,
+        net: NetFactory = LSTM,
+        optimizer: OptimizerFactory = lambda p: Adam(p, lr=0.01),
+        metrics: Sequence[MetricFactory] | None = None,
+        head: str | None = None,
+        weights: str | None = None,
+        gradient_clip: float | None = None,
     ) -> None:
-        super().__init__(net, optimizer)
+        super().__init__(net, optimizer, metrics, head, weights, gradient_clip)

@@ -7,10 +7,12 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import AdaptiveQuantile
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.algorithms.parts.validation import hold_out
+from pfl_lightning.foundation.errors import ConfigError
 from tests.algorithms.test_fedobp import model_of
-from tests.scalar import ScalarClients
-from tests.toy import TRAIN_SIZES, toy_loop
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import TRAIN_SIZES, toy_loop
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [AdaptiveQuantile(quantiles=[0.3, 0.8, 1.0], validation_share=0.3)]
 
@@ -19,10 +21,10 @@ def chosen(own: list[float], received: list[float], quantiles: list[float]) -> t
     """The client's target is (4, 0, 1); its loss is ½‖x − a‖²."""
     run = ScalarClients(AdaptiveQuantile(quantiles=quantiles), [[4.0, 0.0, 1.0]], sizes=[5], steps=1)
     run.rounds(1)
-    run.loop.store.states[0]["theta"] = torch.tensor(own)
+    run.loop.store.states[0]["memory/theta"] = torch.tensor(own)
     run.loop.server.vector.copy_(torch.tensor(received))
     model = model_of(run, 0).tolist()
-    return model, float(run.loop.client.memory["quantile"])
+    return model, float(run.loop.engine.client.memory["quantile"])
 
 
 def test_the_quantile_that_validates_best_by_hand():
@@ -45,18 +47,18 @@ def test_validation_samples_are_training_samples_that_are_never_trained_on():
     trained: dict[int, set[int]] = {}
     original = loop.data.batch
 
-    def batch(indices: torch.Tensor, device: torch.device):
+    def batch(indices: torch.Tensor, device: torch.device, augment_seed: int | None = None):
         if torch.is_grad_enabled():
-            trained.setdefault(loop.client.id, set()).update(indices.tolist())
+            trained.setdefault(loop.engine.client.id, set()).update(indices.tolist())
         return original(indices, device)
 
     loop.data.batch = batch  # type: ignore[method-assign]
     loop.fit()
     for client, size in enumerate(TRAIN_SIZES):
-        loop.visits.open(client)
-        held_out = set(loop.client.hold_out(0.3).tolist())
+        open_client(loop, client)
+        held_out = set(hold_out(loop.engine.client, 0.3).tolist())
         assert len(held_out) == int(0.3 * size)
-        assert held_out == set(loop.client.hold_out(0.3).tolist())
+        assert held_out == set(hold_out(loop.engine.client, 0.3).tolist())
         assert held_out | trained[client] == set(loop.data.train_indices(client).tolist())
         assert not held_out & trained[client]
 
@@ -77,7 +79,7 @@ def test_a_client_with_too_few_samples_takes_the_fixed_quantile():
     """0.2 of 4 samples is none."""
     run = ScalarClients(AdaptiveQuantile(quantile=0.5), [[4.0, 2.0]], sizes=[4], steps=1)
     run.rounds(2)
-    assert float(run.loop.store.states[0]["quantile"]) == 0.5
+    assert float(memory_of(run.loop, 0)["quantile"]) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import APFL, FedAvg
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop, toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop, toy_summary
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [APFL(alpha=0.25, alpha_every="step")]
 LIKE_LOCAL = [APFL(alpha=1.0, alpha_lr=0.0, first_visit="initial")]
@@ -24,8 +25,7 @@ def start_apart(algorithm: APFL, steps: int) -> ScalarClients:
 
 def own_model(run: ScalarClients) -> tuple[float, float]:
     """The stored v and α."""
-    state = run.loop.store.states[0]
-    return float(state["personal"]), float(state["alpha"])
+    return float(run.loop.store.states[0]["personal"]), float(memory_of(run.loop, 0)["alpha"])
 
 
 @pytest.mark.parametrize(("alpha_lr", "alpha", "mixed"), [(0.01, 0.56, 1.38), (0.1, 1.0, 2.15), (None, 1.0, 2.15)])
@@ -92,10 +92,10 @@ def test_a_fixed_alpha_of_zero_is_fedavg_with_local_statistics():
 def test_the_mixture_has_batchnorm_statistics_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), APFL())
     loop.round()
-    loop.visits.open(0)
-    loop.algorithm.personalize(loop.client, loop.server)
+    open_client(loop, 0)
+    loop.algorithm.personalize(loop.engine.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
-    assert not torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])
+    assert not torch.equal(loop.engine.client.vector[statistics], loop.server.vector[statistics])
 
 
 def test_bad_settings_are_refused():

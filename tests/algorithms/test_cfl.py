@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from pfl_lightning.algorithms import CFL
-from pfl_lightning.algorithms.clusters import cut, find_cluster
-from pfl_lightning.errors import ConfigError
-from tests.ranks import run_on_ranks
-from tests.scalar import ScalarClients
+from pfl_lightning.algorithms.parts.clusters import cut, find_cluster
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.visits import open_client
 
 CONTRACT = [CFL(eps_1=100.0, eps_2=0.01, start_round=2)]
 LIKE_FEDAVG = [CFL(eps_1=0.0), CFL(eps_1=100.0, eps_2=0.0, start_round=100)]
@@ -43,8 +44,8 @@ def clusters(run: ScalarClients) -> list[list[int]]:
     """The ids in each cluster."""
     found: dict[int, list[int]] = {}
     for client in range(run.loop.data.num_clients):
-        run.loop.visits.open(client)
-        found.setdefault(find_cluster(run.loop.client, run.loop.server), []).append(client)
+        open_client(run.loop, client)
+        found.setdefault(find_cluster(run.loop.engine.client, run.loop.server), []).append(client)
     return sorted(found.values())
 
 
@@ -52,9 +53,9 @@ def models(run: ScalarClients) -> list[list[float]]:
     """What each client would be tested with."""
     values = []
     for client in range(run.loop.data.num_clients):
-        run.loop.visits.open(client)
-        run.loop.algorithm.personalize(run.loop.client, run.loop.server)
-        values.append(run.loop.client.vector.tolist())
+        open_client(run.loop, client)
+        run.loop.algorithm.personalize(run.loop.engine.client, run.loop.server)
+        values.append(run.loop.engine.client.vector.tolist())
     return values
 
 
@@ -126,8 +127,8 @@ def test_who_was_not_drawn_follows_its_last_update_and_who_never_was_the_larger_
     memory = run.loop.server.memory
     larger = max((0, 1), key=lambda kind: sum(c % 2 == kind for c in now))
     for client in range(8):
-        run.loop.visits.open(client)
-        direction = memory[f"update{find_cluster(run.loop.client, run.loop.server)}"]
+        open_client(run.loop, client)
+        direction = memory[f"update{find_cluster(run.loop.engine.client, run.loop.server)}"]
         kind = client % 2 if client in drawn else larger
         assert direction[0] > 0 if kind == 0 else direction[0] < 0
 
@@ -149,7 +150,7 @@ def test_ties_still_make_two_halves():
 def test_only_models_travel():
     run = scripted({1: OPPOSED}, 4)
     run.rounds(1)
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (4 * 8, 4 * 8)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (4 * 8, 4 * 8)
 
 
 @pytest.mark.parametrize(("key", "value"), [("eps_1", -1), ("start_round", -1), ("max_cross_similarity", 2)])

@@ -12,9 +12,9 @@ from lightning.fabric import Fabric
 
 import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
-from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local
-from pfl_lightning.cohort import draw_cohort
-from tests.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
+from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
+from pfl_lightning.engine.cohort import draw_cohort
+from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
 def collect(attribute: str) -> list[Algorithm]:
@@ -130,8 +130,10 @@ DEGENERATE = [
 @pytest.mark.parametrize(("algorithm", "like"), DEGENERATE, ids=lambda a: name(a))
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_the_degenerate_setting_is_the_plain_method(algorithm, like, participation):
-    one, other = (toy_summary(1, a, rounds=6, participation=participation) for a in (algorithm, like))
-    for key in ("last", "best", "best_per_client"):
+    momentum = 0.0 if isinstance(algorithm, PFedSOP) else 0.5
+    settings = {"rounds": 6, "participation": participation, "momentum": momentum}
+    one, other = (toy_summary(1, a, **settings) for a in (algorithm, like))
+    for key in ("last", "best", "best_per_client_visits", "best_per_client_evaluations"):
         personal = [k for k in other[key] if "global" not in k]
         assert {k: one[key][k] for k in personal} == {k: other[key][k] for k in personal}
     if not isinstance(like, Local):

@@ -7,9 +7,10 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import Ditto, FedAvg
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop, toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop, toy_summary
+from tests.helpers.visits import open_client
 
 CONTRACT = [Ditto(lam=0.5, bn_buffers="local")]
 LIKE_LOCAL = [Ditto(lam=0.0, first_visit="initial")]
@@ -54,17 +55,17 @@ def test_the_global_model_is_fedavgs(participation):
 def test_the_own_model_has_batchnorm_statistics_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), Ditto())
     loop.round()
-    loop.visits.open(0)
-    loop.algorithm.personalize(loop.client, loop.server)
+    open_client(loop, 0)
+    loop.algorithm.personalize(loop.engine.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
-    assert not torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])
-    assert not torch.equal(loop.client.vector[statistics], loop.server.initial[statistics])
+    assert not torch.equal(loop.engine.client.vector[statistics], loop.server.vector[statistics])
+    assert not torch.equal(loop.engine.client.vector[statistics], loop.server.initial[statistics])
 
 
 def test_the_own_model_does_not_travel():
     run = ScalarClients(Ditto(), targets=[4, -2], sizes=[1, 1], steps=1)
     run.rounds(1)
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (8, 8)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (8, 8)
     assert set(run.loop.store.states[0]) == {"visits", "mask", "personal"}
 
 

@@ -8,11 +8,12 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from pfl_lightning.algorithms import FedALA
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.nets import Net
-from tests.scalar import Quadratic, Targets
-from tests.toy import toy_loop
+from tests.helpers.scalar import Quadratic, Targets
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [FedALA(head=["net.body", "net.head"], max_epochs=2, bn_buffers="local")]
 LIKE_FEDAVG = [FedALA(eta=0.0, max_epochs=2), FedALA(head=[])]
@@ -45,9 +46,9 @@ def federation(algorithm: FedALA, targets: list[list[float]], **loop) -> Federat
 def mix(loop: FederatedFabricLoop, client: int, received: list[float]) -> list[float]:
     """The model the client starts from when the server sends `received`."""
     loop.server.vector.copy_(torch.tensor(received))
-    loop.visits.open(client)
-    loop.algorithm.download(loop.client, loop.server)
-    return loop.client.vector.tolist()
+    open_client(loop, client)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    return loop.engine.client.vector.tolist()
 
 
 def test_by_hand():
@@ -59,14 +60,14 @@ def test_by_hand():
     loop = federation(FedALA(eta=0.25, max_epochs=2), [[1, 0.5]])
     loop.round()
     assert mix(loop, 0, [2, -1]) == pytest.approx([1, -0.34375])
-    assert loop.client.memory["weights"].tolist() == pytest.approx([0.5, 0.34375])
+    assert loop.engine.client.memory["weights"].tolist() == pytest.approx([0.5, 0.34375])
     loop = federation(FedALA(eta=0.25, max_epochs=1), [[1, 0.5]])
     loop.round()
     assert mix(loop, 0, [2, -1]) == pytest.approx([1, -0.625])
     loop = federation(FedALA(eta=1.0, max_epochs=1), [[1, 0.5]])
     loop.round()
     mix(loop, 0, [2, -1])
-    assert loop.client.memory["weights"].tolist() == [0, 0]
+    assert loop.engine.client.memory["weights"].tolist() == [0, 0]
 
 
 def test_later_weights_go_on_from_where_they_were_for_one_epoch():
@@ -75,9 +76,8 @@ def test_later_weights_go_on_from_where_they_were_for_one_epoch():
     loop.round()
     loop.server.vector.copy_(torch.tensor([2.0, -1.0]))
     loop.round()
-    state = loop.store.states[0]
-    assert state["weights"].tolist() == pytest.approx([0.5, 0.625])
-    assert state["personal"].tolist() == pytest.approx([1, -0.625])
+    assert memory_of(loop, 0)["weights"].tolist() == pytest.approx([0.5, 0.625])
+    assert loop.store.states[0]["personal"].tolist() == pytest.approx([1, -0.625])
     # w − θ_i = (2, −1) again: θ̂ = θ_i + W (w − θ_i) = (2, −1.25); gradient (1, −1.75); W = (0, 0.1875)
     assert mix(loop, 0, [3, -1.625]) == pytest.approx([1, -0.625 - 0.1875])
 
@@ -101,8 +101,10 @@ def test_the_first_time_ends_when_losses_settle_and_never_runs_away(monkeypatch)
         loop = federation(algorithm, [[1, 0.5]])
         loop.round()
         calls = []
-        gradient = loop.client.compute_gradient
-        monkeypatch.setattr(loop.client, "compute_gradient", lambda *a, g=gradient, c=calls: c.append(1) or g(*a))
+        gradient = loop.engine.client.compute_gradient
+        monkeypatch.setattr(
+            loop.engine.client, "compute_gradient", lambda *a, g=gradient, c=calls: c.append(1) or g(*a)
+        )
         mix(loop, 0, [1, 0.5])
         counts.append(len(calls))
     assert counts == [11, 40]
@@ -111,30 +113,30 @@ def test_the_first_time_ends_when_losses_settle_and_never_runs_away(monkeypatch)
 def test_a_client_never_drawn_takes_the_global_model():
     loop = federation(FedALA(), [[1, 0.5]])
     assert mix(loop, 0, [2, -1]) == [2, -1]
-    assert "weights" not in loop.client.memory
+    assert "weights" not in loop.engine.client.memory
 
 
 def test_statistics_and_the_lower_layers_come_from_the_server():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA(head=["net.body", "net.head"]), rounds=2)
     loop.round()
-    loop.visits.open(0)
-    loop.algorithm.download(loop.client, loop.server)
+    open_client(loop, 0)
+    loop.algorithm.download(loop.engine.client, loop.server)
     statistics = slice(loop.server.layout.num_parameters, None)
-    assert torch.equal(loop.client.vector[statistics], loop.server.vector[statistics])
+    assert torch.equal(loop.engine.client.vector[statistics], loop.server.vector[statistics])
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA(), rounds=2)
     loop.round()
-    loop.visits.open(0)
-    loop.algorithm.download(loop.client, loop.server)
-    head = loop.algorithm.in_head(loop.client)
-    assert torch.equal(loop.client.vector[~head], loop.server.vector[~head])
-    assert not torch.equal(loop.client.vector[head], loop.server.vector[head])
+    open_client(loop, 0)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    head = loop.algorithm.in_head(loop.engine.client)
+    assert torch.equal(loop.engine.client.vector[~head], loop.server.vector[~head])
+    assert not torch.equal(loop.engine.client.vector[head], loop.server.vector[head])
 
 
 def test_a_share_of_the_samples_is_used():
     """0.8 of client 3's 30 samples are 24, the same ones in each epoch."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA())
-    loop.visits.open(3)
-    one, other = ([y for _, y in loop.client.batches("mix", 0.8)] for _ in range(2))
+    open_client(loop, 3)
+    one, other = ([y for _, y in loop.engine.client.batches("mix", 0.8)] for _ in range(2))
     assert sum(map(len, one)) == 24
     assert torch.equal(torch.cat(one), torch.cat(other))
 
@@ -143,10 +145,10 @@ def test_a_client_without_samples_takes_the_global_model():
     loop = federation(FedALA(), [[1, 0.5]])
     loop.round()
     loop.server.vector.copy_(torch.tensor([2.0, -1.0]))
-    loop.visits.open(0)
-    loop.client.train_indices = loop.client.train_indices[:0]
-    loop.algorithm.download(loop.client, loop.server)
-    assert loop.client.vector.tolist() == [2, -1]
+    open_client(loop, 0)
+    loop.engine.client.train_indices = loop.engine.client.train_indices[:0]
+    loop.algorithm.download(loop.engine.client, loop.server)
+    assert loop.engine.client.vector.tolist() == [2, -1]
 
 
 def test_bad_settings_are_refused():

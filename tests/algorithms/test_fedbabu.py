@@ -7,9 +7,9 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedBABU
-from pfl_lightning.errors import ConfigError
-from tests.product import ProductClients
-from tests.toy import toy_loop
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.product import ProductClients
+from tests.helpers.toy import toy_loop
 
 CONTRACT = [FedBABU()]
 LIKE_FEDAVG = [FedBABU(head=[])]
@@ -40,7 +40,7 @@ def test_momentum_and_weight_decay_do_not_move_the_head():
 def test_the_head_of_a_net_stays_as_it_was_made():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedBABU(), rounds=3, finetune_epochs=2, eval_every=1)
     loop.fit()
-    head = loop.algorithm.in_head(loop.client)
+    head = loop.algorithm.in_head(loop.engine.client)
     assert torch.equal(loop.server.vector[head], loop.server.initial[head])
     assert not torch.equal(loop.server.vector[~head], loop.server.initial[~head])
 
@@ -48,11 +48,11 @@ def test_the_head_of_a_net_stays_as_it_was_made():
 @pytest.mark.parametrize(("part", "expected"), [("all", [1.2, 1.2]), ("head", [1.0, 1.2]), ("body", [1.2, 1.0])])
 def test_what_fine_tuning_changes(part, expected):
     """From b = h = 1 one step of 0.1·(3 − 1); the server does not notice."""
-    run = ProductClients(FedBABU(finetuned=part))
+    run = ProductClients(FedBABU(finetuned=part, finetune_factor=1.0))
     run.loop.round()
     run.tested(0)
-    run.loop.algorithm.finetune(run.loop.client, run.loop.server, 1)
-    assert run.loop.client.vector.tolist() == pytest.approx(expected)
+    run.loop.algorithm.finetune(run.loop.engine.client, run.loop.server, 1)
+    assert run.loop.engine.client.vector.tolist() == pytest.approx(expected)
     assert run.server == pytest.approx([1.0, 1.0])
 
 
@@ -60,7 +60,7 @@ def test_heads_do_not_travel():
     """One float each way for each of two clients."""
     run = ProductClients(FedBABU())
     run.loop.round()
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (8, 8)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (8, 8)
 
 
 def test_bad_settings_are_refused():

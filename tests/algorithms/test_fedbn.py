@@ -8,12 +8,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl_lightning import masks
-from pfl_lightning.algorithms import FedAvg, FedBN
+from pfl_lightning.algorithms import FedBN
 from pfl_lightning.data.federated import DataSpec
-from pfl_lightning.nets import MLP, ResNet18
-from pfl_lightning.vector import Layout
-from tests.toy import toy_loop, toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.model import masks
+from pfl_lightning.model.layout import Layout
+from pfl_lightning.nets import ResNet18
+from tests.helpers.toy import PlainNet, toy_loop
+from tests.helpers.visits import open_client
 
 CONTRACT = [FedBN()]
 
@@ -41,18 +43,18 @@ def test_only_batchnorm_stays(monkeypatch):
     upload = FedBN.upload
     monkeypatch.setattr(FedBN, "upload", lambda *args: uploads.append(upload(*args)) or uploads[-1])
     loop.round()
-    norm = masks.by_type(loop.client.task, loop.client.layout, nn.BatchNorm1d)
+    norm = masks.by_type(loop.engine.client.task, loop.engine.client.layout, nn.BatchNorm1d)
     assert int(norm.sum()) == 4 * 8
     weights = np.array([u.weight for u in uploads])
     mean = weights @ np.stack([u.values["vector"].double().numpy() for u in uploads])
     assert np.allclose(loop.server.vector[~norm], mean[~norm.numpy()], atol=1e-6)
     assert torch.equal(loop.server.vector[norm], loop.server.initial[norm])
     for u in uploads:
-        loop.visits.open(u.client)
-        loop.algorithm.personalize(loop.client, loop.server)
-        assert torch.equal(loop.client.vector[norm], u.values["vector"][norm])
-        assert torch.equal(loop.client.vector[~norm], loop.server.vector[~norm])
-    assert loop.history.ledger.up == loop.history.ledger.down == 7 * 4 * (115 - 32)
+        open_client(loop, u.client)
+        loop.algorithm.personalize(loop.engine.client, loop.server)
+        assert torch.equal(loop.engine.client.vector[norm], u.values["vector"][norm])
+        assert torch.equal(loop.engine.client.vector[~norm], loop.server.vector[~norm])
+    assert loop.history.up_bytes == loop.history.down_bytes == 7 * 4 * (115 - 32)
 
 
 def test_a_client_never_drawn_has_statistics_of_its_own_data():
@@ -60,30 +62,26 @@ def test_a_client_never_drawn_has_statistics_of_its_own_data():
     loop = toy_loop(one_rank(), FedBN(), participation=0.3)
     loop.round()
     client = next(c for c in range(7) if c not in loop.store.states)
-    loop.visits.open(client)
-    loop.algorithm.personalize(loop.client, loop.server)
-    body = loop.client.task.net.body
+    open_client(loop, client)
+    loop.algorithm.personalize(loop.engine.client, loop.server)
+    body = loop.engine.client.task.net.body
     weight, bias = body[0].weight.detach().numpy(), body[0].bias.detach().numpy()
-    outputs = [x.numpy() @ weight.T + bias for x, _ in loop.client.batches("statistics")]
+    outputs = [x.numpy() @ weight.T + bias for x, _ in loop.engine.client.batches("statistics")]
     assert np.allclose(body[1].running_mean, np.mean([o.mean(0) for o in outputs], axis=0), atol=1e-5)
     assert np.allclose(body[1].running_var, np.mean([o.var(0, ddof=1) for o in outputs], axis=0), atol=1e-5)
     assert torch.equal(body[1].weight, torch.ones(8))
     assert body[1].momentum == 0.1
 
 
-def test_without_batchnorm_it_is_fedavg():
-    def net(spec: DataSpec) -> MLP:
-        return MLP(spec, hidden=(8,))
-
-    one, other = (toy_summary(1, a, net=net, rounds=3, participation=0.4) for a in (FedBN(), FedAvg()))
-    for key in ("model_sha256", "clients_sha256", "last", "up_bytes"):
-        assert one[key] == other[key]
+def test_a_net_without_batchnorm_is_refused():
+    with pytest.raises(ConfigError, match=r"task.net: FedBN needs a net with BatchNorm layers"):
+        toy_loop(one_rank(), FedBN(), net=PlainNet)
 
 
 @pytest.mark.parametrize("samples", [0, 1])
 def test_a_client_without_enough_samples_keeps_the_initial_statistics(samples):
     loop = toy_loop(one_rank(), FedBN())
-    loop.visits.open(0)
-    loop.client.train_indices = loop.client.train_indices[:samples]
-    loop.algorithm.download(loop.client, loop.server)
-    assert torch.equal(loop.client.task.net.body[1].running_mean, torch.zeros(8))
+    open_client(loop, 0)
+    loop.engine.client.train_indices = loop.engine.client.train_indices[:samples]
+    loop.algorithm.download(loop.engine.client, loop.server)
+    assert torch.equal(loop.engine.client.task.net.body[1].running_mean, torch.zeros(8))

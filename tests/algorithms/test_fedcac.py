@@ -10,15 +10,17 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from pfl_lightning import masks
 from pfl_lightning.algorithms import FedAvg, FedCAC
-from pfl_lightning.algorithms.collaboration import count_bits, group_weights, overlap_matrix, partners, threshold
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import ConfigError, DivergedError
-from tests.plain_critical import assert_equal_to_plain, plain_groups, two_tensor_loop
-from tests.ranks import run_on_ranks
-from tests.toy import toy_loop
-from tests.traffic import MIB, round_bytes, traffic_loop
+from pfl_lightning.algorithms.parts.collaboration import count_bits, group_weights, overlap_matrix, partners, threshold
+from pfl_lightning.comm.uploads import Upload
+from pfl_lightning.foundation.errors import ConfigError, DivergedError
+from pfl_lightning.model import masks
+from tests.helpers.plain_critical import assert_equal_to_plain, plain_groups, two_tensor_loop
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.toy import toy_loop
+from tests.helpers.traffic import MIB, round_bytes, traffic_loop
+from tests.helpers.uploads import uploads_of
+from tests.helpers.visits import open_client
 
 CONTRACT = [FedCAC(tau=0.5, beta=12)]
 LIKE_FEDAVG = [FedCAC(tau=1e-9, bn_buffers="average")]
@@ -29,10 +31,13 @@ def one_rank() -> Fabric:
 
 
 def overlaps_of(given: list[list[int]]) -> torch.Tensor:
-    local = {i: masks.pack(torch.tensor(mask, dtype=torch.bool)) for i, mask in enumerate(given)}
-    comm = Comm(one_rank())
-    comm.open_round(1, [list(local)])
-    return overlap_matrix(local, local[0], comm)
+    return overlaps_on(one_rank(), [list(range(len(given)))], torch.tensor(given, dtype=torch.bool))
+
+
+def overlaps_on(fabric: Fabric, clients_of: list[list[int]], given: torch.Tensor) -> torch.Tensor:
+    packed = {client: masks.pack(mask) for client, mask in enumerate(given)}
+    uploads = [Upload(client, {}, 0.1, extra={"critical": mask}) for client, mask in packed.items()]
+    return overlap_matrix(uploads_of(fabric, clients_of, uploads), packed[0])
 
 
 def test_overlaps_threshold_and_groups_by_hand() -> None:
@@ -91,10 +96,7 @@ def test_the_overlap_matrix_is_the_same_on_every_rank() -> None:
 
     def work(fabric: Fabric) -> list[list[float]]:
         shares = [[0, 3], [1, 2, 4]] if fabric.world_size == 2 else [[0, 1, 2, 3, 4]]
-        comm = Comm(fabric)
-        comm.open_round(1, shares)
-        local = {client: masks.pack(marks[client]) for client in shares[fabric.global_rank]}
-        table: list[list[float]] = overlap_matrix(local, torch.empty(126, dtype=torch.uint8), comm).tolist()
+        table: list[list[float]] = overlaps_on(fabric, shares, marks).tolist()
         return table
 
     (one,) = run_on_ranks(work, 1)
@@ -129,11 +131,11 @@ def test_when_all_is_critical_for_all_it_is_fedavg_with_equal_weights_bit_for_bi
 
 def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
     loop = two_tensor_loop(one_rank(), FedCAC(), 0.34)
-    loop.round()
-    other = next(c for c in range(3) if c not in loop.comm.cohort)
-    loop.visits.open(other)
-    loop.algorithm.personalize(loop.client, loop.server)
-    assert torch.equal(loop.client.vector, loop.server.vector)
+    (drawn,) = loop.round().cohort
+    other = (drawn + 1) % 3
+    open_client(loop, other)
+    loop.algorithm.personalize(loop.engine.client, loop.server)
+    assert torch.equal(loop.engine.client.vector, loop.server.vector)
 
 
 def test_batch_norm_statistics_stay_and_its_weights_take_part() -> None:
@@ -179,7 +181,7 @@ def test_traffic_before_and_after_beta(dataset: str, up: str, before: str, after
     and 13.21 down for CIFAR-100 after β, where its cutoff left few critical entries.
     """
     loop = traffic_loop(FedCAC(tau=0.5, beta=1, cutoff=0.0), dataset)
-    sizes = [p.numel() for p in loop.client.task.parameters()]
+    sizes = [p.numel() for p in loop.engine.client.task.parameters()]
     total, critical = sum(sizes), sum(n // 2 for n in sizes)
     sent = [round_bytes(loop) for _ in range(3)]
     upload = 2 * (4 * total + (total + 7) // 8)

@@ -8,10 +8,11 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedDPA, Local
 from pfl_lightning.algorithms.feddpa import clipped
-from pfl_lightning.errors import ConfigError
-from tests.points import opened
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import open_client
 
 CONTRACT = [FedDPA(clip=True, noise=0.1, bn_buffers="local")]
 LIKE_FEDAVG = [FedDPA(threshold=1.0, lam_personal=0.0, lam_shared=0.0)]
@@ -23,10 +24,13 @@ def test_mask_by_hand():
     """
     run = ScalarClients(FedDPA(), targets=[[0.0] * 4], sizes=[1], steps=1)
     score = torch.tensor([0.1, 0.3, 0.6, 1.1])
-    assert run.loop.algorithm.select(score, run.loop.client).tolist() == [False, False, True, True]
-    assert FedDPA(selection="quantile").select(score, run.loop.client).tolist() == [False, False, True, True]
-    assert FedDPA(selection="quantile", threshold=0.0).select(score, run.loop.client).tolist() == [False] + [True] * 3
-    assert run.loop.algorithm.select(torch.full((4,), 0.7), run.loop.client).tolist() == [False] * 4
+    assert run.loop.algorithm.select(score, run.loop.engine.client).tolist() == [False, False, True, True]
+    assert FedDPA(selection="quantile").select(score, run.loop.engine.client).tolist() == [False, False, True, True]
+    assert (
+        FedDPA(selection="quantile", threshold=0.0).select(score, run.loop.engine.client).tolist()
+        == [False] + [True] * 3
+    )
+    assert run.loop.algorithm.select(torch.full((4,), 0.7), run.loop.engine.client).tolist() == [False] * 4
 
 
 def test_clipping_by_hand():
@@ -57,8 +61,8 @@ def test_the_phases_by_hand():
     """
     algorithm = FedDPA(lam_personal=0.2, lam_shared=0.4, clip_norm=2.0)
     run = ScalarClients(algorithm, targets=[[3.0, 4.0]], sizes=[1], steps=2)
-    run.loop.visits.open(0)
-    client = run.loop.client
+    open_client(run.loop, 0)
+    client = run.loop.engine.client
     client.vector.copy_(torch.tensor([1.0, 0.0]))
     client.mask.copy_(torch.tensor([True, False]))
     algorithm.fit(client, run.loop.server)
@@ -69,10 +73,10 @@ def test_beyond_the_length_the_pull_is_inwards():
     """Nothing personal, one step from (3, 0) with a = (3, 0), w = 0, C = 2: gradient 0 + 0.2·1 → 2.98."""
     algorithm = FedDPA(lam_shared=0.4, clip_norm=2.0)
     run = ScalarClients(algorithm, targets=[[3.0, 0.0]], sizes=[1], steps=1)
-    run.loop.visits.open(0)
-    run.loop.client.vector.copy_(torch.tensor([3.0, 0.0]))
-    algorithm.fit(run.loop.client, run.loop.server)
-    assert run.loop.client.vector.tolist() == pytest.approx([2.98, 0.0])
+    open_client(run.loop, 0)
+    run.loop.engine.client.vector.copy_(torch.tensor([3.0, 0.0]))
+    algorithm.fit(run.loop.engine.client, run.loop.server)
+    assert run.loop.engine.client.vector.tolist() == pytest.approx([2.98, 0.0])
 
 
 def test_all_personal_is_local():
@@ -92,7 +96,7 @@ def test_everything_is_uploaded_and_a_true_zero_is_no_sign():
     run = ScalarClients(FedDPA(lam_personal=0, lam_shared=0), targets=[[4.0, 0.0], [0.0, 2.0]], sizes=[1, 1], steps=1)
     run.rounds(1)
     assert run.loop.server.vector.tolist() == pytest.approx([0.2, 0.1])
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (16, 16)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (16, 16)
     run.rounds(1)  # client 0: x_1 personal 0.4 → 0.76, x_2 0.1 → 0.09; client 1: x_1 0.2 → 0.18, x_2 0.2 → 0.38
     assert run.loop.server.vector.tolist() == pytest.approx([(0.76 + 0.18) / 2, (0.09 + 0.38) / 2])
 
@@ -132,10 +136,10 @@ def test_the_quantile_keeps_its_share_of_each_tensor():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedDPA(fisher="batch", selection="quantile"))
     loop.round()
     mask = opened(loop, 3).mask
-    for span in loop.client.layout.parameter_spans:
+    for span in loop.engine.client.layout.parameter_spans:
         n = span.stop - span.start
         assert 0 < int(mask[span.start : span.stop].sum()) <= n - 1 - int(0.4 * (n - 1))
-    assert not mask[loop.client.layout.num_parameters :].any()
+    assert not mask[loop.engine.client.layout.num_parameters :].any()
 
 
 def test_a_client_never_drawn_has_the_global_model():

@@ -8,8 +8,8 @@ import torch
 
 from pfl_lightning.algorithms import FedDWA, Local
 from pfl_lightning.algorithms.feddwa import nearness
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
 
 CONTRACT = [FedDWA(top_k=2, bn_buffers="local")]
 
@@ -92,7 +92,7 @@ def test_a_single_client_trains_alone():
 def test_two_models_go_up_and_one_comes_down():
     run = ScalarClients(FedDWA(), targets=[1, 2, 3], sizes=[1, 1, 1], steps=1)
     run.rounds(1)
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (24, 12)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (24, 12)
 
 
 def test_bad_settings_are_refused():

@@ -10,12 +10,13 @@ from lightning.fabric import Fabric
 from pfl_lightning.algorithms import FedAvg, FedOBP
 from pfl_lightning.data.federated import DataSpec, FederatedData, Samples
 from pfl_lightning.data.partitions.partition import Parts
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.tasks import Classification
-from tests.ranks import run_on_ranks
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop, toy_summary
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop, toy_summary
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [
     FedOBP(quantile=0.8),
@@ -30,9 +31,9 @@ SIZES = [1, 3, 4]
 
 def model_of(run: ScalarClients, client: int) -> torch.Tensor:
     """The model a client would be tested with now."""
-    run.loop.visits.open(client)
-    run.loop.algorithm.personalize(run.loop.client, run.loop.server)
-    return run.loop.client.vector.clone()
+    open_client(run.loop, client)
+    run.loop.algorithm.personalize(run.loop.engine.client, run.loop.server)
+    return run.loop.engine.client.vector.clone()
 
 
 def numpy_federation(cohorts, quantile, initial=False, ema=0.0, legacy=False, lr=0.1, steps=2):
@@ -127,7 +128,7 @@ def test_fisher_by_hand():
     """After one step from 0 the gradient is 0.9·(0 − a): its square is 0.81·(16, 4)."""
     run = ScalarClients(FedOBP(score="fisher"), [[4.0, -2.0]], sizes=[3], steps=1)
     run.rounds(1)
-    assert run.loop.store.states[0]["score"].tolist() == pytest.approx([0.81 * 16, 0.81 * 4], rel=1e-5)
+    assert memory_of(run.loop, 0)["score"].tolist() == pytest.approx([0.81 * 16, 0.81 * 4], rel=1e-5)
 
 
 def test_moving_average_by_hand():
@@ -138,7 +139,7 @@ def test_moving_average_by_hand():
     algorithm = FedOBP(quantile=1.0, score="gradient", ema=0.25)
     run = ScalarClients(algorithm, [[4.0, -2.0]], sizes=[1], steps=1)
     run.rounds(2)
-    assert run.loop.store.states[0]["score"].tolist() == pytest.approx([0.37, 0.185], abs=1e-6)
+    assert memory_of(run.loop, 0)["score"].tolist() == pytest.approx([0.37, 0.185], abs=1e-6)
 
 
 def test_first_visit():
@@ -164,18 +165,18 @@ def test_fisher_at_the_first_visit_is_that_of_the_initial_model():
 def test_no_gradient_of_another_client_is_scored():
     algorithm = FedOBP(quantile=0.5, score="perturbation")
     run = ScalarClients(algorithm, [[4.0, -2.0]], sizes=[1], steps=0, start=[1.0, 1.0])
-    run.loop.client.grad.fill_(7.0)
+    run.loop.engine.client.grad.fill_(7.0)
     run.rounds(1)
-    assert run.loop.store.states[0]["score"].tolist() == [0.0, 0.0]
+    assert memory_of(run.loop, 0)["score"].tolist() == [0.0, 0.0]
 
 
 def personal_entries(**settings) -> torch.Tensor:
     """Client 3's mask after four rounds of the toy."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedOBP(**settings), rounds=4)
     loop.fit()
-    loop.visits.open(3)
-    loop.algorithm.download(loop.client, loop.server)
-    return loop.client.mask.clone()
+    open_client(loop, 3)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    return loop.engine.client.mask.clone()
 
 
 def test_the_classifier_scope_selects_inside_the_head_only():
@@ -202,36 +203,36 @@ def test_layer_normalization_by_hand():
     the second. Scaled per tensor to (0.11, 0.22, 1) and (0, 1, 0), the first has two and the second one.
     """
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedAvg())
-    spans = loop.client.layout.parameter_spans
-    loop.visits.open(0)
+    spans = loop.engine.client.layout.parameter_spans
+    open_client(loop, 0)
     first, second = spans[0], spans[-1]
-    own = torch.zeros(loop.client.layout.num_parameters)
+    own = torch.zeros(loop.engine.client.layout.num_parameters)
     own[first.start : first.start + 3] = torch.tensor([1.0, 2.0, 9.0]).sqrt()
     own[second.start : second.stop] = torch.tensor([100.0, 101.0, 100.0]).sqrt()
-    loop.client.memory["theta"] = own
+    loop.engine.client.memory["theta"] = own
     loop.server.vector.zero_()
     expected = {"none": [1, 1, 1], "global": [1, 1, 1], "layer": [0, 1, 0]}
     for kind, head in expected.items():
         algorithm = FedOBP(quantile=0.975, normalization=kind)  # 99 − 1 − ⌊0.975·98⌋ = 3
-        algorithm.download(loop.client, loop.server)
-        assert loop.client.mask[second.start : second.stop].tolist() == [bool(x) for x in head]
-        assert bool(loop.client.mask[first.start + 2]) == (kind == "layer")
+        algorithm.download(loop.engine.client, loop.server)
+        assert loop.engine.client.mask[second.start : second.stop].tolist() == [bool(x) for x in head]
+        assert bool(loop.engine.client.mask[first.start + 2]) == (kind == "layer")
 
 
 @pytest.mark.parametrize("scope", ["all", "classifier"])
 def test_personal_entries_keep_their_own_values_and_everything_is_averaged(scope):
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedOBP(quantile=0.7, scope=scope), rounds=3)
     loop.fit()
-    loop.visits.open(2)
-    own = loop.client.memory["theta"].clone()
-    loop.algorithm.download(loop.client, loop.server)
-    mask = loop.client.mask[:99]
+    open_client(loop, 2)
+    own = loop.engine.client.memory["theta"].clone()
+    loop.algorithm.download(loop.engine.client, loop.server)
+    mask = loop.engine.client.mask[:99]
     assert mask.any()
-    assert torch.equal(loop.client.theta[mask], own[mask])
-    assert torch.equal(loop.client.theta[~mask], loop.server.theta[~mask])
-    assert loop.algorithm.travels(loop.client) is None
+    assert torch.equal(loop.engine.client.theta[mask], own[mask])
+    assert torch.equal(loop.engine.client.theta[~mask], loop.server.theta[~mask])
+    assert loop.algorithm.exchange(loop.engine.client).sent_entries() is None
     per_client = 4 * loop.server.layout.size
-    assert loop.history.ledger.up == loop.history.ledger.down == 3 * 7 * per_client
+    assert loop.history.up_bytes == loop.history.down_bytes == 3 * 7 * per_client
 
 
 class Blank(FederatedData):
@@ -263,16 +264,16 @@ def test_the_counts_of_table_5_through_a_real_client(spec, counts):
     data.setup(0)
     fabric = Fabric(accelerator="cpu", devices=1)
     loop = FederatedFabricLoop(fabric, Classification(), FedOBP(), data, LoopConfig(rounds=1, eval_every=0))
-    d = loop.client.layout.num_parameters
+    d = loop.engine.client.layout.num_parameters
     own = torch.randperm(d, generator=torch.Generator().manual_seed(0)).float() + 1  # squares of these are distinct
     for quantile, count in counts.items():
         loop.algorithm = FedOBP(quantile=quantile)
         loop.server.vector.zero_()
-        loop.visits.open(0)
-        loop.client.memory["theta"] = own
-        loop.algorithm.download(loop.client, loop.server)
-        assert int(loop.client.mask.sum()) == count
-        assert sorted(loop.client.theta[loop.client.mask].tolist()) == list(range(d - count + 1, d + 1))
+        open_client(loop, 0)
+        loop.engine.client.memory["theta"] = own
+        loop.algorithm.download(loop.engine.client, loop.server)
+        assert int(loop.engine.client.mask.sum()) == count
+        assert sorted(loop.engine.client.theta[loop.engine.client.mask].tolist()) == list(range(d - count + 1, d + 1))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedPAC, FedRep
-from pfl_lightning.algorithms.headweights import head_weights, moments, on_simplex
-from pfl_lightning.errors import ConfigError
-from tests.points import opened, point_loop, weights
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop, toy_summary
+from pfl_lightning.algorithms.parts.head_weights import head_weights, moments, on_simplex
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened, point_loop, weights
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop, toy_summary
+from tests.helpers.visits import memory_of
 
 CONTRACT = [FedPAC(body_epochs=1)]
 
@@ -72,23 +73,22 @@ def test_a_round_by_hand():
     """No training (all epochs 0), heads set apart: the prototypes are the class means over all samples, class 0
     (1 + 3 + 2)/3 = 2 and class 1 4; client 1's head is 0.9375 of its own and 0.0625 of client 2's.
     """
-    loop = point_loop(FedPAC(head_epochs=0, body_epochs=0), TWO)
-    views = loop.client.layout.views(loop.server.initial)
+
+    class HeadsApart(FedPAC):
+        def fit(self, client, server):
+            client.layout.views(client.vector)["net.head.bias"].fill_(float(client.id))
+            super().fit(client, server)
+
+    loop = point_loop(HeadsApart(head_epochs=0, body_epochs=0), TWO)
+    views = loop.engine.client.layout.views(loop.server.initial)
     views["net.head.weight"].zero_()
     views["net.head.bias"].zero_()
-
-    def fit(client, server):
-        views = client.layout.views(client.vector)
-        views["net.head.bias"].fill_(float(client.id))
-        FedPAC.fit(loop.algorithm, client, server)
-
-    loop.algorithm.fit = fit  # type: ignore[method-assign]
     loop.round()
     assert loop.server.memory["prototypes"].flatten().tolist() == pytest.approx([2, 4])
     assert weights(opened(loop, 0))[2].tolist() == pytest.approx([0.0625] * 2)
     assert weights(opened(loop, 1))[2].tolist() == pytest.approx([0.6875] * 2)
     # up: body 1, head 4, h 2, means 2, counts 2, V 1; down: body 1, head 4, prototypes 2
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (2 * 4 * 12, 2 * 4 * 7)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (2 * 4 * 12, 2 * 4 * 7)
 
 
 def test_alignment_by_hand():
@@ -99,13 +99,13 @@ def test_alignment_by_hand():
     for known, body in ((True, 1.4), (False, 1.0)):
         loop = point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0)]])
         for vector in (loop.server.initial, loop.server.vector):
-            loop.client.layout.views(vector)["net.head.weight"].zero_()
-            loop.client.layout.views(vector)["net.head.bias"].zero_()
+            loop.engine.client.layout.views(vector)["net.head.weight"].zero_()
+            loop.engine.client.layout.views(vector)["net.head.bias"].zero_()
         loop.server.memory["prototypes"].fill_(3.0)
         loop.server.memory["known"][0 if known else 1] = True
         assert weights(opened(loop, 0, "download"))[0] == 1
-        loop.algorithm.fit(loop.client, loop.server)
-        assert weights(loop.client)[0] == pytest.approx(body)
+        loop.algorithm.fit(loop.engine.client, loop.server)
+        assert weights(loop.engine.client)[0] == pytest.approx(body)
 
 
 def test_a_class_that_nobody_has_keeps_its_mean():
@@ -129,21 +129,21 @@ def test_without_alignment_and_mixing_it_is_fedrep(participation):
 def test_who_is_not_drawn_keeps_its_head_and_gets_the_body():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedPAC(body_epochs=1), participation=0.4)
     loop.round()
-    heads = {c: s["head"].clone() for c, s in loop.store.states.items()}
-    loop.round()
+    heads = {c: memory_of(loop, c)["head"].clone() for c in loop.store.states}
+    cohort = loop.round().cohort
     for client, head in heads.items():
         inside = loop.server.memory["in_head"]
         vector = opened(loop, client).vector
         assert torch.equal(vector[~inside], loop.server.vector[~inside])
-        assert torch.equal(vector[inside], head) == (client not in loop.comm.cohort)
+        assert torch.equal(vector[inside], head) == (client not in cohort)
 
 
 def test_the_head_learns_at_its_own_rate():
     """Balanced classes at z = ±1, head zero, lr of the head 0.5: the gradient of the weight is ∓½, so ±0.25."""
     loop = point_loop(FedPAC(head_lr=0.5, body_epochs=0, mix_heads=False), [[([1.0], 0), ([-1.0], 1)]])
     for vector in (loop.server.initial, loop.server.vector):
-        loop.client.layout.views(vector)["net.head.weight"].zero_()
-        loop.client.layout.views(vector)["net.head.bias"].zero_()
+        loop.engine.client.layout.views(vector)["net.head.weight"].zero_()
+        loop.engine.client.layout.views(vector)["net.head.bias"].zero_()
     loop.round()
     assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([0.25, -0.25])
 

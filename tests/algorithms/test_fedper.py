@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pfl_lightning.algorithms import FedPer
-from pfl_lightning.errors import ConfigError
-from tests.product import ProductClients
-from tests.scalar import ScalarClients
-from tests.toy import toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.product import ProductClients
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_summary
 
 CONTRACT = [FedPer(head=["net.body.0", "net.head"], bn_buffers="local")]
 LIKE_FEDAVG = [FedPer(head=[])]
@@ -50,5 +50,5 @@ def test_a_head_that_is_not_there_is_refused():
 
 
 def test_a_task_without_a_head_is_refused():
-    with pytest.raises(ConfigError, match=r"task.net: 'NoneType' is not allowed; use a net with a body and a head"):
+    with pytest.raises(ConfigError, match=r"task.head: there is no layer named head, classifier or fc"):
         ScalarClients(FedPer(), targets=[1], sizes=[1], steps=1)

@@ -9,13 +9,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl_lightning import masks
 from pfl_lightning.algorithms import FedPURIN
-from pfl_lightning.errors import ConfigError, DivergedError
-from tests.plain_critical import START, TARGETS, assert_equal_to_plain, two_tensor_loop
-from tests.ranks import run_on_ranks
-from tests.toy import toy_loop
-from tests.traffic import MIB, round_bytes, traffic_loop
+from pfl_lightning.foundation.errors import ConfigError, DivergedError
+from pfl_lightning.model import masks
+from tests.helpers.plain_critical import START, TARGETS, assert_equal_to_plain, two_tensor_loop
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.toy import toy_loop
+from tests.helpers.traffic import MIB, round_bytes, traffic_loop
+from tests.helpers.visits import memory_of
 
 CONTRACT = [
     FedPURIN(tau=0.5, beta=12),
@@ -82,7 +83,7 @@ def test_batch_norm_stays_with_the_client_unless_shared(bn_layers: Any) -> None:
     loop = toy_loop(one_rank(), FedPURIN(tau=0.5, bn_layers=bn_layers), rounds=3, eval_every=0)
     loop.fit()
     layout = loop.server.layout
-    norm = masks.by_type(loop.client.task, layout, nn.BatchNorm1d)
+    norm = masks.by_type(loop.engine.client.task, layout, nn.BatchNorm1d)
     affine = norm & (torch.arange(layout.size) < layout.num_parameters)
     assert torch.equal(loop.server.vector[norm & ~affine], loop.server.initial[norm & ~affine])
     unmoved = torch.equal(loop.server.vector[affine], loop.server.initial[affine])
@@ -96,9 +97,9 @@ def test_the_cutoff_leaves_places_empty() -> None:
     """With a cutoff above every score nothing is critical: all send zeros, the next start is zero, BatchNorm apart."""
     loop = toy_loop(one_rank(), FedPURIN(cutoff=1e9), rounds=1, eval_every=0)
     loop.fit()
-    shared = ~masks.by_type(loop.client.task, loop.server.layout, nn.BatchNorm1d)
+    shared = ~masks.by_type(loop.engine.client.task, loop.server.layout, nn.BatchNorm1d)
     assert (loop.server.vector[shared] == 0).all()
-    assert "partners" in loop.store.states[0]
+    assert "partners" in memory_of(loop, 0)
     assert not masks.unpack(loop.store.states[0]["mask"], 115)[shared].any()
 
 
@@ -115,7 +116,7 @@ def test_sparse_models_are_tested_on_request_and_change_nothing_else() -> None:
 def test_a_visit_without_training_takes_no_gradient_of_another_client() -> None:
     """local_epochs 0: g = 0, nothing is critical for anybody, on any number of ranks."""
     loop = toy_loop(one_rank(), FedPURIN(), rounds=1, local_epochs=0, eval_every=0)
-    loop.client.grad.fill_(1.0)
+    loop.engine.client.grad.fill_(1.0)
     loop.fit()
     assert all(int(masks.unpack(s["mask"], 115)[:99].sum()) == 16 for s in loop.store.states.values())
 
@@ -140,7 +141,7 @@ def test_traffic_before_and_after_beta(dataset: str, up: str) -> None:
     what the global model has elsewhere with a bit for each place, or 4-byte indices, or dense, whatever is smallest.
     """
     loop = traffic_loop(FedPURIN(tau=0.5, beta=1, cutoff=0.0), dataset)
-    sizes = [p.numel() for p in loop.client.task.parameters() if p.dim() > 1] + [loop.data.spec.num_classes]
+    sizes = [p.numel() for p in loop.engine.client.task.parameters() if p.dim() > 1] + [loop.data.spec.num_classes]
     size, critical = sum(sizes), sum(n // 2 for n in sizes)
     upload = 2 * (4 * critical + (size + 7) // 8)
     assert f"{upload / MIB / 2:.2f}" == up

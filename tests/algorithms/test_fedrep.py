@@ -7,9 +7,10 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedRep
-from pfl_lightning.errors import ConfigError
-from tests.product import ProductClients
-from tests.toy import toy_loop
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.product import ProductClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import open_client
 
 CONTRACT = [FedRep(head_epochs=2)]
 LIKE_FEDAVG = [FedRep(head=[], head_epochs=0, body_epochs=2)]
@@ -37,7 +38,7 @@ def test_momentum_and_weight_decay_do_not_move_what_is_frozen():
     run = ProductClients(FedRep(head_epochs=2), targets=[3], optimizer={"momentum": 0.9, "weight_decay": 0.1})
     run.loop.round()
     assert run.tested(0) == pytest.approx([1.214909399, 1.5301])
-    assert all(p.requires_grad and p.grad is not None for p in run.loop.client.task.parameters())
+    assert all(p.requires_grad and p.grad is not None for p in run.loop.engine.client.task.parameters())
 
 
 def test_the_frozen_body_keeps_its_batchnorm_statistics():
@@ -45,12 +46,12 @@ def test_the_frozen_body_keeps_its_batchnorm_statistics():
     loop.round()
     initial, layout = loop.server.initial, loop.server.layout
     for client in range(7):
-        loop.visits.open(client)
-        loop.algorithm.download(loop.client, loop.server)
-        loop.algorithm.fit(loop.client, loop.server)
-        head = loop.algorithm.in_head(loop.client)
-        assert torch.equal(loop.client.vector[~head], initial[~head])
-        assert not torch.equal(loop.client.vector[head], initial[head])
+        open_client(loop, client)
+        loop.algorithm.download(loop.engine.client, loop.server)
+        loop.algorithm.fit(loop.engine.client, loop.server)
+        head = loop.algorithm.in_head(loop.engine.client)
+        assert torch.equal(loop.engine.client.vector[~head], initial[~head])
+        assert not torch.equal(loop.engine.client.vector[head], initial[head])
     assert torch.equal(loop.server.vector, initial)
     assert layout.num_parameters < layout.size
 
@@ -59,9 +60,9 @@ def test_fine_tuning_is_for_the_head_only():
     run = ProductClients(FedRep(head_epochs=1, body_epochs=1))
     run.loop.round()
     run.tested(0)
-    run.loop.algorithm.finetune(run.loop.client, run.loop.server, 1)
+    run.loop.algorithm.finetune(run.loop.engine.client, run.loop.server, 1)
     slope = (3 - 1.2 * 1.036) * 1.036
-    assert run.loop.client.vector.tolist() == pytest.approx([1.036, 1.2 + 0.1 * slope])
+    assert run.loop.engine.client.vector.tolist() == pytest.approx([1.036, 1.2 + 0.1 * slope])
 
 
 def test_bad_settings_are_refused():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,17 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from pfl_lightning import masks
-from pfl_lightning.algorithm import Server
+from pfl_lightning.algorithm import Server, Upload
 from pfl_lightning.algorithms import FedAvg, FedSelect, Local
-from pfl_lightning.comm import Comm
-from pfl_lightning.errors import ConfigError
-from pfl_lightning.exact_mean import Upload
+from pfl_lightning.algorithms.fedselect import grow
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop import FederatedFabricLoop
-from tests.ranks import run_on_ranks
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [
     FedSelect(p=0.5, alpha=0.6),
@@ -89,8 +89,8 @@ def test_three_clients_two_a_round_against_numpy(world: int, p: float, alpha: fl
     for answer in answers:
         np.testing.assert_allclose(answer["server"], server, atol=2e-6)
         for client, state in answer["states"].items():
-            used = masks.unpack(state["mask"], 7) if "mask" in state else torch.zeros(7, dtype=torch.bool)
-            added = masks.unpack(state["added"], 7) if "added" in state else torch.zeros(7, dtype=torch.bool)
+            empty = masks.pack(torch.zeros(7, dtype=torch.bool))
+            used, added = (masks.unpack(state.get(name, empty), 7) for name in ("mask", "memory/added"))
             assert not (used & added).any()
             assert (used | added).tolist() == mask[client].tolist()
             if used.any():
@@ -99,22 +99,30 @@ def test_three_clients_two_a_round_against_numpy(world: int, p: float, alpha: fl
     assert seen == {0, 1, 2}
 
 
+def sends(upload: Upload) -> torch.Tensor:
+    """The entries of the model that an upload sends, bool [7]."""
+    return upload.sends.get("vector", torch.ones(7, dtype=torch.bool))
+
+
 def test_contributor_counts_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which clients a mean is over, entry by entry: Σ of those who share it / how many they are; nobody: it stays."""
     run = ScalarClients(FedSelect(p=0.5, alpha=1.0), TARGETS.tolist(), [1, 9, 4], 1, 0.1, START)
     uploads: list[Upload] = []
+    upload = FedSelect.upload
 
-    def spy(self: FedSelect, server: Server, stream: Iterator[Upload], comm: Comm) -> None:
-        uploads[:] = stream
-        FedAvg.aggregate(self, server, iter(uploads), comm)
+    def spy(self: FedSelect, client: ClientModule, server: Server) -> Upload:
+        sent = upload(self, client, server)
+        uploads.append(Upload(sent.client, {"vector": sent.values["vector"].clone()}, sent.weight, sent.sends))
+        return sent
 
-    monkeypatch.setattr(FedSelect, "aggregate", spy)
+    monkeypatch.setattr(FedSelect, "upload", spy)
     numbers = set()
     for _ in range(6):
         old = run.loop.server.vector.clone()
+        uploads.clear()
         run.rounds(1)
         for entry in range(7):
-            sharing = [float(u.values["vector"][entry]) for u in uploads if u.share["vector"][entry]]
+            sharing = [float(u.values["vector"][entry]) for u in uploads if sends(u)[entry]]
             expected = sum(sharing) / len(sharing) if sharing else float(old[entry])
             assert float(run.loop.server.vector[entry]) == pytest.approx(expected, abs=1e-6)
             numbers.add(len(sharing))
@@ -128,11 +136,11 @@ def test_growth_by_hand() -> None:
     """
     mask = torch.tensor([0, 1, 0, 0, 1, 0, 0, 0, 0, 0]).bool()
     scores = torch.tensor([3.0, 9, 1, 4, 9, 4, 0, 5, 2, 0])
-    assert masks.grow(mask, scores, 0.25, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 7]
-    assert masks.grow(mask, scores, 0.3, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 5, 7]
-    assert masks.grow(mask, scores, 0.3, 0.3).nonzero().flatten().tolist() == [1, 4, 7]
-    assert torch.equal(masks.grow(mask, scores, 0.3, 0.1), mask)
-    assert masks.grow(torch.zeros(100).bool(), torch.arange(100.0), 1.0, 0.29).sum() == 29
+    assert grow(mask, scores, 0.25, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 7]
+    assert grow(mask, scores, 0.3, 1.0).nonzero().flatten().tolist() == [1, 3, 4, 5, 7]
+    assert grow(mask, scores, 0.3, 0.3).nonzero().flatten().tolist() == [1, 4, 7]
+    assert torch.equal(grow(mask, scores, 0.3, 0.1), mask)
+    assert grow(torch.zeros(100).bool(), torch.arange(100.0), 1.0, 0.29).sum() == 29
 
 
 def test_masks_only_grow_and_stop_at_alpha_in_every_tensor() -> None:
@@ -172,7 +180,7 @@ def test_most_and_least_are_opposites() -> None:
     for choose in ("most", "least"):
         run = ScalarClients(FedSelect(p=0.4, alpha=1.0, choose=choose), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START)
         run.rounds(1)
-        chosen[choose] = [masks.unpack(run.loop.store.states[c]["added"], 7).numpy() for c in range(3)]
+        chosen[choose] = [masks.unpack(memory_of(run.loop, c)["added"], 7).numpy() for c in range(3)]
     for client in range(3):
         order = np.argsort(np.abs(TARGETS[client] - START))
         assert set(np.flatnonzero(chosen["least"][client])) == set(order[:3])
@@ -184,7 +192,7 @@ def test_update_every_counts_a_clients_own_visits() -> None:
     grown = []
     for _ in range(6):
         run.rounds(1)
-        grown.append("added" in run.loop.store.states[0])
+        grown.append("added" in memory_of(run.loop, 0))
     assert grown == [False, False, True, False, False, True]
 
 
@@ -195,11 +203,11 @@ def test_alpha_1_ends_as_local_training_bit_for_bit() -> None:
     local = toy_loop(one_rank(), FedAvg(weighting="uniform", bn_buffers="local"), rounds=5, eval_every=0)
     local.round()
     for client in range(7):
-        local.visits.open(client)
-        local.algorithm.download(local.client, local.server)
-        local.client.mask.fill_(True)
-        local.store.put(client, local.client.state())
-    local.algorithm = Local()
+        live = open_client(local, client)
+        local.algorithm.download(live, local.server)
+        live.mask.fill_(True)
+        local.store.states[client] = live.dump_state()
+    local.algorithm = local.engine.algorithm = Local()
     local.fit()
     for client in range(7):
         assert torch.equal(ours.store.states[client]["personal"], local.store.states[client]["personal"])
@@ -210,20 +218,20 @@ def test_a_pass_moves_its_own_entries_only() -> None:
     """Momentum included: while the personal pass runs, no global entry moves, and the other way round."""
     loop = toy_loop(one_rank(), FedSelect(p=0.5, alpha=0.5), rounds=3, local_epochs=1, eval_every=0)
     loop.round()
-    loop.visits.open(0)
-    loop.algorithm.download(loop.client, loop.server)
-    personal = loop.client.mask[:99].clone()
+    open_client(loop, 0)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    personal = loop.engine.client.mask[:99].clone()
     assert 0 < personal.sum() < 99
     moved = []
-    original = loop.client.train_epochs
+    original = loop.engine.client.train_epochs
 
     def spy(*args: Any, **kwargs: Any) -> None:
-        start = loop.client.theta.clone()
+        start = loop.engine.client.theta.clone()
         original(*args, **kwargs)
-        moved.append(loop.client.theta != start)
+        moved.append(loop.engine.client.theta != start)
 
-    loop.client.train_epochs = spy  # type: ignore[method-assign]
-    loop.algorithm.fit(loop.client, loop.server)
+    loop.engine.client.train_epochs = spy  # type: ignore[method-assign]
+    loop.algorithm.fit(loop.engine.client, loop.server)
     assert len(moved) == 2
     assert not (moved[0] & ~personal).any()
     assert not (moved[1] & personal).any()
@@ -236,10 +244,8 @@ def test_bytes_follow_the_masks() -> None:
     run = ScalarClients(FedSelect(p=0.5, alpha=1.0), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START)
     sent = []
     for _ in range(4):
-        ledger = run.loop.history.ledger
-        before = ledger.up, ledger.down
-        run.rounds(1)
-        sent.append(((ledger.up - before[0]) // 12, (ledger.down - before[1]) // 12))
+        scalars = run.loop.round().scalars
+        sent.append((scalars["up_bytes"] // 12, scalars["down_bytes"] // 12))
     assert sent == [(7, 7), (3, 7), (1, 3), (0, 1)]
 
 
@@ -247,10 +253,10 @@ def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
     run = ScalarClients(FedSelect(p=1.0, alpha=1.0), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START, participation=0.34)
     (drawn,) = run.rounds(1)
     other = (drawn + 1) % 3
-    run.loop.visits.open(other)
-    run.loop.algorithm.personalize(run.loop.client, run.loop.server)
-    assert torch.equal(run.loop.client.vector, run.loop.server.vector)
-    assert not run.loop.client.mask.any()
+    open_client(run.loop, other)
+    run.loop.algorithm.personalize(run.loop.engine.client, run.loop.server)
+    assert torch.equal(run.loop.engine.client.vector, run.loop.server.vector)
+    assert not run.loop.engine.client.mask.any()
 
 
 @pytest.mark.parametrize(

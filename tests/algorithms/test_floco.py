@@ -9,11 +9,11 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from pfl_lightning.algorithms import FedAvg, Floco, FlocoPlus
-from pfl_lightning.algorithms.simplex import SimplexHead, centers, principal_components, project, riesz_energy
-from pfl_lightning.errors import ConfigError
-from tests.points import opened
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop, toy_summary
+from pfl_lightning.algorithms.parts.simplex import SimplexHead, centers, principal_components, project, riesz_energy
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop, toy_summary
 
 CONTRACT = [Floco(endpoints=3, tau=6, rho=0.3), FlocoPlus(endpoints=2, tau=6, personal_epochs=1)]
 
@@ -110,7 +110,7 @@ def test_one_endpoint_is_fedavg(settings):
 
     def run(algorithm):
         loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=4)
-        loop.client.task.net.body[3].p = 0.0
+        loop.engine.client.task.net.body[3].p = 0.0
         return loop, loop.fit()
 
     (one, summary), (other, expected) = run(Floco(endpoints=1, **settings)), run(FedAvg())
@@ -122,8 +122,7 @@ def test_everybody_takes_part_in_round_tau_and_gets_a_region():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), Floco(endpoints=3, tau=2, rho=0.2), participation=0.4)
     sizes = []
     for _ in range(3):
-        loop.round()
-        sizes.append(len(loop.comm.cohort))
+        sizes.append(len(loop.round().cohort))
         if loop.server.round == 1:
             head = opened(loop, 0).task.net.head
             assert (head.center.tolist(), float(head.radius)) == (pytest.approx([1 / 3] * 3), -1)
@@ -134,21 +133,20 @@ def test_everybody_takes_part_in_round_tau_and_gets_a_region():
         assert float(head.radius) == pytest.approx(0.2)
         regions.append(head.center.tolist())
     assert len({tuple(r) for r in regions}) > 1
-    server = loop.client.layout.views(loop.server.vector)
+    server = loop.engine.client.layout.views(loop.server.vector)
     assert (server["net.head.center"].tolist(), float(server["net.head.radius"])) == (pytest.approx([1 / 3] * 3), -1)
 
 
 def test_centers_come_from_the_endpoints_after_training():
     """Round 1 is τ: the centers are those of the endpoints that the clients uploaded, in the order of their ids."""
-    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Floco(endpoints=2, tau=1))
     sent = {}
-    upload = loop.algorithm.upload
 
-    def spy(client, server):
-        sent[client.id] = client.layout.views(client.vector.clone())["net.head.endpoints"].flatten().double()
-        return upload(client, server)
+    class Seen(Floco):
+        def upload(self, client, server):
+            sent[client.id] = client.layout.views(client.vector.clone())["net.head.endpoints"].flatten().double()
+            return super().upload(client, server)
 
-    loop.algorithm.upload = spy  # type: ignore[method-assign]
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Seen(endpoints=2, tau=1))
     loop.round()
     vectors = torch.stack([sent[c] for c in range(7)])
     expected = centers(vectors @ vectors.T, 2)
@@ -161,9 +159,9 @@ def test_bytes():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), Floco(endpoints=3, tau=1))
     model = 4 * (48 + 8 + 16 + 16 + 3 + 72)
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (7 * model, 7 * model)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (7 * model, 7 * model)
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (14 * model, 14 * model + 7 * 12)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (14 * model, 14 * model + 7 * 12)
 
 
 def test_the_own_model_of_floco_plus_has_the_region_too():
@@ -189,7 +187,7 @@ def test_the_pull_of_floco_plus_by_hand():
     """One step from v: v − 0.1 (∇f(v) + λ(v − w)); the authors' λv − w would differ for λ ≠ 1."""
     algorithm = FlocoPlus(endpoints=1, tau=9, lam=2.5)
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, batch_size=100, local_epochs=1)
-    loop.client.task.net.body[3].p = 0.0
+    loop.engine.client.task.net.body[3].p = 0.0
     loop.round()
     client = opened(loop, 3)
     own = client.vector.clone()

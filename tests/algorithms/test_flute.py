@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from pfl_lightning.algorithms import FLUTE, FedPer
-from pfl_lightning.algorithms.flute import misshape, simplex_target, step
-from pfl_lightning.errors import ConfigError
-from tests.points import opened, point_loop, weights
-from tests.toy import toy_summary
+from pfl_lightning.algorithms.flute import simplex_deviation, simplex_target, step
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened, point_loop, weights
+from tests.helpers.toy import toy_summary
+from tests.helpers.visits import open_client
 
 CONTRACT = [FLUTE(head_epochs=1)]
 
@@ -22,9 +23,9 @@ BOTH, FIRST = torch.tensor([True, True]), torch.tensor([True, False])
 def gradient(classes, decay=False):
     weight = H.clone().requires_grad_()
     value = (
-        0.25 * misshape(weight, simplex_target(classes)) + 0.0025 * weight.square().sum()
+        0.25 * simplex_deviation(weight, simplex_target(classes)) + 0.0025 * weight.square().sum()
         if decay
-        else misshape(weight, simplex_target(classes))
+        else simplex_deviation(weight, simplex_target(classes))
     )
     value.backward()
     return value.item(), weight.grad.flatten().tolist()
@@ -64,7 +65,7 @@ def still(server_lr=0.5, clients=1):
     """Nobody trains; the head is H, and the client has both classes."""
     loop = point_loop(FLUTE(head_epochs=0, server_lr=server_lr), [[([1.0], 0), ([2.0], 1)]] * clients, local_epochs=0)
     for vector in (loop.server.initial, loop.server.vector):
-        loop.client.layout.views(vector)["net.head.weight"].copy_(H)
+        loop.engine.client.layout.views(vector)["net.head.weight"].copy_(H)
     return loop
 
 
@@ -82,19 +83,19 @@ def test_bytes():
     """Body 1, weight 2 (the bias stays), and the two classes in one byte; down body and weight."""
     loop = still()
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (4 * 3 + 1, 4 * 3)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (4 * 3 + 1, 4 * 3)
     loop = still(server_lr=0.0)
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (4, 4)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (4, 4)
 
 
 def test_features_are_decayed_as_a_sum_and_only_with_the_body():
     loop = point_loop(FLUTE(simplex=0, head_decay=0, feature_decay=0.5), [[([1.0], 0), ([3.0], 1)]])
-    loop.visits.open(0)
+    open_client(loop, 0)
     batch = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1])
     target = simplex_target(BOTH)
     with torch.no_grad():
-        plain, decayed = (loop.algorithm.loss(loop.client, target, batch, decay) for decay in (0.0, 0.5))
+        plain, decayed = (loop.algorithm.loss(loop.engine.client, target, batch, decay) for decay in (0.0, 0.5))
     assert float(decayed - plain) == pytest.approx(0.5 * (1 + 9), abs=1e-5)
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pfl_lightning.algorithms import FedAvg, KNNPer
-from pfl_lightning.errors import ConfigError
-from tests.points import opened, point_loop
-from tests.scalar import ScalarClients
-from tests.toy import toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened, point_loop
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_summary
 
 CONTRACT = [KNNPer(k=4, capacity=0.7, validation=0.3)]
 LIKE_FEDAVG = [KNNPer(lam=0.0), KNNPer(k=0)]
@@ -22,7 +22,7 @@ FAR = math.sqrt(2 * math.log(2))
 def by_hand(algorithm, test=(([0.0, 0.0], 1),), **settings):
     """D = 2, neighbours at d² = 0 and 2 ln 2 with labels 0 and 1; the model says (0.2, 0.8) everywhere."""
     loop = point_loop(algorithm, [[([0.0, 0.0], 0), ([FAR, 0.0], 1)]], [list(test)], **settings)
-    views = loop.client.layout.views(loop.server.vector)
+    views = loop.engine.client.layout.views(loop.server.vector)
     views["net.head.weight"].zero_()
     views["net.head.bias"].copy_(torch.tensor([0.2, 0.8]).log())
     return loop
@@ -70,7 +70,7 @@ def test_a_client_chooses_its_own_lam():
     """
     cloud = [([float(sign), 0.01 * i], int(sign > 0)) for i in range(20) for sign in (-1, 1)]
     loop = point_loop(KNNPer(k=3, validation=0.5, sigma=0.01), [cloud], [cloud[:2]])
-    views = loop.client.layout.views(loop.server.vector)
+    views = loop.engine.client.layout.views(loop.server.vector)
     views["net.head.weight"].copy_(torch.tensor([[0.5, 0.0], [-0.5, 0.0]]) * math.log(4))
     views["net.head.bias"].zero_()
     client = opened(loop, 0, "personalize")

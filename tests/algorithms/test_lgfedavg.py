@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pfl_lightning.algorithms import LGFedAvg
-from pfl_lightning.errors import ConfigError
-from tests.product import ProductClients
-from tests.toy import toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.product import ProductClients
+from tests.helpers.toy import toy_summary
 
 CONTRACT = [LGFedAvg(warmup_rounds=2)]
 LIKE_FEDAVG = [LGFedAvg(head=["net"]), LGFedAvg(warmup_rounds=6)]

@@ -8,9 +8,10 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import LpProj
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import open_client
 
 CONTRACT = [LpProj(lam=0.5, dim=4, inner_steps=2, outer_steps=3, orthogonal=True)]
 LIKE_LOCAL = [LpProj(lam=0.0, outer_steps=None)]
@@ -46,7 +47,7 @@ def test_two_rounds_against_a_plain_loop(p):
     algorithm = LpProj(lam=0.7, p=p, dim=2, lr=0.2, inner_steps=3, outer_steps=2, beta=0.5)
     run = ScalarClients(algorithm, targets=targets.tolist(), sizes=[1, 3], steps=1)
     run.rounds(2)
-    rows = algorithm.projection(run.loop.client).double().numpy()
+    rows = algorithm.projection(run.loop.engine.client).double().numpy()
     assert np.allclose(np.linalg.norm(rows, axis=1), 1)
     theta, u = np.zeros((2, 3)), np.zeros(2)
     for _ in range(2):
@@ -75,25 +76,25 @@ def test_a_long_task_gradient_is_clipped_but_not_the_penalty():
 def test_only_u_travels():
     run = ScalarClients(LpProj(dim=3), targets=[[1] * 9, [2] * 9], sizes=[1, 1], steps=1)
     run.rounds(1)
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (2 * 12, 2 * 12)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (2 * 12, 2 * 12)
 
 
 def test_directions_are_common_and_orthogonal_on_request():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj(orthogonal=True))
-    rows = loop.algorithm.projection(loop.client)
+    rows = loop.algorithm.projection(loop.engine.client)
     assert torch.allclose(rows @ rows.T, torch.eye(10), atol=1e-5)
-    loop.visits.open(3)
-    assert torch.equal(loop.algorithm.projection(loop.client), rows)
+    open_client(loop, 3)
+    assert torch.equal(loop.algorithm.projection(loop.engine.client), rows)
 
 
 def test_a_client_never_drawn_has_the_initial_model_and_without_samples_u_stays():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), LpProj())
-    loop.visits.open(0)
-    loop.algorithm.personalize(loop.client, loop.server)
-    assert torch.equal(loop.client.vector, loop.server.initial)
-    loop.client.train_indices = loop.client.train_indices[:0]
-    loop.algorithm.fit(loop.client, loop.server)
-    assert torch.equal(loop.client.memory["u"], torch.zeros(10))
+    open_client(loop, 0)
+    loop.algorithm.personalize(loop.engine.client, loop.server)
+    assert torch.equal(loop.engine.client.vector, loop.server.initial)
+    loop.engine.client.train_indices = loop.engine.client.train_indices[:0]
+    loop.algorithm.fit(loop.engine.client, loop.server)
+    assert torch.equal(loop.engine.client.memory["u"], torch.zeros(10))
 
 
 def test_bad_settings_are_refused():

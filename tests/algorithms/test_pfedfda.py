@@ -10,12 +10,20 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import PFedFDA
-from pfl_lightning.algorithms.gaussian import Gaussians, bayes_classifier, choose_beta, estimate, halves, mixture_loss
+from pfl_lightning.algorithms.parts.gaussian import (
+    Gaussians,
+    bayes_classifier,
+    choose_beta,
+    estimate,
+    halves,
+    mixture_loss,
+)
 from pfl_lightning.algorithms.pfedfda import global_gaussians, priors, triangle
-from pfl_lightning.errors import ConfigError
-from tests.points import opened, point_loop, weights
-from tests.scalar import ScalarClients
-from tests.toy import fingerprint, toy_loop, toy_summary
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.points import opened, point_loop, weights
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import fingerprint, toy_loop, toy_summary
+from tests.helpers.visits import open_client
 
 CONTRACT = [PFedFDA(beta=0.5)]
 
@@ -149,8 +157,8 @@ def test_test_labels_are_never_seen():
 
 def test_priors_are_the_training_shares():
     loop = point_loop(PFedFDA(), [[([1.0], 0), ([1.0], 0), ([1.0], 0), ([1.0], 1)]], [[([1.0], 1)] * 9])
-    loop.visits.open(0)
-    assert priors(loop.client).tolist() == pytest.approx([0.7501 / 1.0002, 0.2501 / 1.0002])
+    open_client(loop, 0)
+    assert priors(loop.engine.client).tolist() == pytest.approx([0.7501 / 1.0002, 0.2501 / 1.0002])
 
 
 def test_a_round_by_hand():
@@ -164,7 +172,7 @@ def test_a_round_by_hand():
     assert loop.server.memory["means"].flatten().tolist() == pytest.approx([(start[0] + 2) / 2, start[1]])
     assert loop.server.memory["covariance"].tolist() == pytest.approx([(3 + 1e-4 + 1) / 2])
     # body 1, means 2, covariance 1; the head of 4 stays where it is
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (16, 16)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (16, 16)
 
 
 def test_the_body_is_trained_under_the_global_head_and_the_head_never_by_gradients():
@@ -173,24 +181,25 @@ def test_the_body_is_trained_under_the_global_head_and_the_head_never_by_gradien
     """
     loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)]])
     common = global_gaussians(loop.server)
-    loop.visits.open(0)
-    weight, bias = bayes_classifier(common, priors(loop.client))
+    open_client(loop, 0)
+    weight, bias = bayes_classifier(common, priors(loop.engine.client))
     p = (2 * weight.flatten() + bias).softmax(0)
     slope = float(((p - torch.tensor([1.0, 0.0])) * weight.flatten()).sum()) * 2
     initial = loop.server.vector.clone()
     loop.round()
     body, *_ = weights(opened(loop, 0))
     assert body == pytest.approx(1 - 0.1 * slope, abs=1e-6)
-    head = loop.client.layout.where(["net.head.weight", "net.head.bias"])
+    head = loop.engine.client.layout.where(["net.head.weight", "net.head.bias"])
     assert torch.equal(loop.server.vector[head], initial[head])
 
 
 def test_a_client_never_drawn_makes_a_head_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA(), participation=0.2)
-    loop.round()
-    undrawn = [c for c in range(7) if c not in loop.comm.cohort]
+    cohort = loop.round().cohort
+    undrawn = [c for c in range(7) if c not in cohort]
     heads = [
-        opened(loop, c, "personalize").layout.views(loop.client.vector.clone())["net.head.weight"] for c in undrawn[:2]
+        opened(loop, c, "personalize").layout.views(loop.engine.client.vector.clone())["net.head.weight"]
+        for c in undrawn[:2]
     ]
     assert not torch.equal(*heads)
 

@@ -9,11 +9,12 @@ from lightning.fabric import Fabric
 from torch.optim import SGD
 
 from pfl_lightning.algorithms import FedAvg, PFedMe
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.tasks import Classification
-from tests.scalar import ScalarClients
-from tests.toy import ToyData, ToyNet, toy_loop
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import ToyData, ToyNet, toy_loop
+from tests.helpers.visits import open_client
 
 CONTRACT = [PFedMe(lam=5, personal_lr=0.05, inner_steps=2, outer_steps=3, beta=1.5)]
 SETTINGS = {"lam": 2, "personal_lr": 0.1, "lr": 0.05, "inner_steps": 2, "outer_steps": 2, "mu": 0}
@@ -80,10 +81,10 @@ def test_fedavg_is_a_special_case():
 
 def test_a_client_without_samples_uploads_what_it_got():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedMe())
-    loop.visits.open(0)
-    loop.client.train_indices = loop.client.train_indices[:0]
-    loop.algorithm.fit(loop.client, loop.server)
-    assert torch.equal(loop.client.memory["shared"], loop.server.vector)
+    open_client(loop, 0)
+    loop.engine.client.train_indices = loop.engine.client.train_indices[:0]
+    loop.algorithm.fit(loop.engine.client, loop.server)
+    assert torch.equal(loop.engine.client.memory["shared"], loop.server.vector)
 
 
 def test_bad_settings_are_refused():

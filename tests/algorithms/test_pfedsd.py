@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from pfl_lightning.algorithms import FedAvg, PFedSD
 from pfl_lightning.algorithms.pfedsd import distillation, outputs_of
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [PFedSD()]
 LIKE_FEDAVG = [PFedSD(lam=0.0)]
@@ -43,16 +44,16 @@ def test_the_teacher_is_the_clients_model_after_its_last_training():
     assert loop.store.get(0) is None
     for _ in range(2):
         loop.round()
-        before = loop.store.get(0)["teacher"].clone()
+        before = memory_of(loop, 0)["teacher"].clone()
         assert not torch.equal(before, loop.server.vector)
-        loop.visits.open(0)
-        loop.algorithm.download(loop.client, loop.server)
-        assert torch.equal(loop.client.vector, loop.server.vector)
-        loop.algorithm.fit(loop.client, loop.server)
-        assert torch.equal(loop.client.memory["teacher"], loop.client.vector)
-        loop.client.vector.zero_()
-        assert loop.client.memory["teacher"].abs().sum() > 0  # a copy
-        assert torch.equal(loop.store.get(0)["teacher"], before)
+        open_client(loop, 0)
+        loop.algorithm.download(loop.engine.client, loop.server)
+        assert torch.equal(loop.engine.client.vector, loop.server.vector)
+        loop.algorithm.fit(loop.engine.client, loop.server)
+        assert torch.equal(loop.engine.client.memory["teacher"], loop.engine.client.vector)
+        loop.engine.client.vector.zero_()
+        assert loop.engine.client.memory["teacher"].abs().sum() > 0  # a copy
+        assert torch.equal(memory_of(loop, 0)["teacher"], before)
 
 
 def test_the_first_visit_is_fedavgs_and_the_second_is_not():
@@ -66,12 +67,12 @@ def test_the_first_visit_is_fedavgs_and_the_second_is_not():
 def test_the_loss_of_a_batch():
     """Against another computation, for which the teacher is put into the live model."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(lam=0.7, temperature=2.0))
-    client = loop.client
-    loop.visits.open(3)
+    client = loop.engine.client
+    open_client(loop, 3)
     loop.algorithm.fit(client, loop.server)
     teacher = client.memory["teacher"]
     x, y = next(client.batches("0"))
-    with client.holding(teacher.clone()), torch.no_grad():
+    with client.swap_in(teacher.clone()), torch.no_grad():
         client.task.eval()
         p = (client.task(x) / 2).double().softmax(1)
     assert torch.allclose((outputs_of(client, teacher, x) / 2).double().softmax(1), p)
@@ -88,12 +89,14 @@ def test_the_loss_of_a_batch():
 def test_the_teacher_leaves_no_gradient_and_no_statistics_behind():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD())
     loop.round()
-    loop.visits.open(3)
-    loop.algorithm.download(loop.client, loop.server)
-    before = loop.client.vector.clone()
-    advice = outputs_of(loop.client, loop.client.memory["teacher"], next(loop.client.batches("0"))[0])
+    open_client(loop, 3)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    before = loop.engine.client.vector.clone()
+    advice = outputs_of(
+        loop.engine.client, loop.engine.client.memory["teacher"], next(loop.engine.client.batches("0"))[0]
+    )
     assert not advice.requires_grad
-    assert torch.equal(loop.client.vector, before)
+    assert torch.equal(loop.engine.client.vector, before)
 
 
 def test_bad_settings_are_refused():

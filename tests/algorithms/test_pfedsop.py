@@ -11,11 +11,12 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import Local, PFedSOP
 from pfl_lightning.algorithms.pfedsop import angle, fisher_step, gompertz
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from tests.algorithms.test_fedobp import SIZES, TARGETS, model_of
-from tests.ranks import run_on_ranks
-from tests.scalar import ScalarClients
-from tests.toy import toy_loop
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.scalar import ScalarClients
+from tests.helpers.toy import toy_loop
+from tests.helpers.visits import memory_of
 
 CONTRACT = [PFedSOP(eta1=0.5, rho=0.1), PFedSOP(eta1=0.5, carry="personalized", personalization=False)]
 LIKE_LOCAL = [PFedSOP(eta1=0.0)]
@@ -153,7 +154,7 @@ def test_a_client_that_was_not_drawn_uses_its_latest_update_and_a_new_one_the_in
     while seen[-1] == seen[0]:
         seen += run.rounds(1)
     old = run.loop.store.states[seen[0]]
-    own, shared = float(old["update"]), float(run.loop.server.memory["update"])
+    own, shared = float(memory_of(run.loop, seen[0])["update"]), float(run.loop.server.memory["update"])
     beta = gompertz(0.0 if own * shared > 0 else math.pi, 1.0)
     mixed = (1 - beta) * own + beta * shared
     assert run.client_values()[seen[0]] == pytest.approx(float(old["personal"]) - mixed / (1 + mixed**2), abs=1e-5)
@@ -171,16 +172,16 @@ def test_what_is_carried_to_the_next_visit():
         moved = float((state["personal"][:p] - initial[:p]).norm())
         assert (moved <= 0.5 * 0.5 + 1e-6) == (carry == "personalized")  # one step is at most η₁/(2√ρ) long
         assert not torch.equal(state["personal"][p:], initial[p:])
-        assert set(state) == {"update", "visits", "mask", "personal"}
+        assert set(state) == {"memory/update", "visits", "mask", "personal"}
 
 
 def test_bytes_of_a_round():
     """99 floats up from each of seven; down only to those who have been there before."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSOP(), rounds=2)
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (7 * 99 * 4, 0)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (7 * 99 * 4, 0)
     loop.round()
-    assert (loop.history.ledger.up, loop.history.ledger.down) == (2 * 7 * 99 * 4, 7 * 99 * 4)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (2 * 7 * 99 * 4, 7 * 99 * 4)
 
 
 def test_without_local_steps_nothing_moves_and_nothing_is_nan():

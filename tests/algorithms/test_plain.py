@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pfl_lightning.algorithms import FedAvg, FedProx, Local
-from pfl_lightning.errors import ConfigError
-from tests.scalar import ScalarClients
+from pfl_lightning.foundation.errors import ConfigError
+from tests.helpers.scalar import ScalarClients
 
 CONTRACT = [FedAvg(), FedAvg(bn_buffers="local", weighting="uniform"), FedProx(mu=0.1), Local()]
 LIKE_FEDAVG = [FedProx(mu=0.0)]
@@ -49,14 +49,14 @@ def test_local_by_hand():
             values[drawn] += 0.1 * ([4, -2][drawn] - values[drawn])
         assert run.client_values() == pytest.approx([values[0], values[1]], abs=1e-6)
     assert run.server_value == 0.0
-    assert run.loop.history.ledger.up == run.loop.history.ledger.down == 0
+    assert run.loop.history.up_bytes == run.loop.history.down_bytes == 0
 
 
 def test_bytes_of_a_round():
     """One float up and down for each of three clients."""
     run = ScalarClients(FedAvg(), targets=[1, 2, 3], sizes=[1, 1, 1], steps=1)
     run.rounds(1)
-    assert (run.loop.history.ledger.up, run.loop.history.ledger.down) == (12, 12)
+    assert (run.loop.history.up_bytes, run.loop.history.down_bytes) == (12, 12)
 
 
 def test_a_negative_mu_is_refused():
@@ -67,6 +67,6 @@ def test_a_negative_mu_is_refused():
 def test_the_model_on_the_server_is_no_view_of_a_clients():
     run = ScalarClients(FedAvg(), targets=[4], sizes=[1], steps=1)
     run.rounds(1)
-    run.loop.client.vector.fill_(9.0)
+    run.loop.engine.client.vector.fill_(9.0)
     assert run.server_value == pytest.approx(0.4)
     assert torch.equal(run.loop.server.initial, torch.zeros(1))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pfl_lightning.algorithms import SoftMerge
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from tests.algorithms.test_fedobp import model_of
-from tests.scalar import ScalarClients
+from tests.helpers.scalar import ScalarClients
 
 CONTRACT = [SoftMerge(quantile=0.5, sharpness=0.5)]
 LIKE_FEDAVG = [SoftMerge(quantile=1.0)]
@@ -18,7 +18,7 @@ def merged(algorithm: SoftMerge) -> list[float]:
     """Own model (1, 2, 3, 5), received (0, 0, 0, 0)."""
     run = ScalarClients(algorithm, targets=[[0.0] * 4], sizes=[1], steps=1)
     run.rounds(1)
-    run.loop.store.states[0]["theta"] = torch.tensor([1.0, 2.0, 3.0, 5.0])
+    run.loop.store.states[0]["memory/theta"] = torch.tensor([1.0, 2.0, 3.0, 5.0])
     run.loop.server.vector.zero_()
     return model_of(run, 0).tolist()
 

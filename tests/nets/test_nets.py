@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_lightning import nets
 from pfl_lightning.data.federated import DataSpec
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.nets import CNN, MLP, LeNet, Net, ResNet8, ResNet9, ResNet10, ResNet18, SmallCNN
 
 GREY = DataSpec((1, 28, 28), 10)

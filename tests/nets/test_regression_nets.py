@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfl_lightning.data import DataSpec
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.nets import LSTM, Powers
 
 
@@ -18,7 +18,7 @@ def test_powers_is_the_polynomial():
     assert net.head.bias is None  # type: ignore[union-attr]
 
 
-def test_lstm_reads_the_window_in_its_order():
+def test_lstm_reads_the_window_in_order():
     torch.manual_seed(0)
     net = LSTM(DataSpec((4,), 2), hidden=5, layers=1)
     x = torch.randn(3, 4)
@@ -31,12 +31,12 @@ def test_lstm_reads_the_window_in_its_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LSTM(DataSpec((1, 28, 28), 10)), "LSTM needs windows of a series"),
+        (lambda: LSTM(DataSpec((1, 28, 28), 10)), "LSTM needs windows of a time series"),
         (lambda: LSTM(DataSpec((3,), 1), hidden=0), "task.net.hidden: 0 is not allowed"),
         (lambda: Powers(DataSpec((3,), 1)), "Powers needs one number as input"),
         (lambda: Powers(DataSpec((1,), 1), order=-1), "task.net.order: -1 is not allowed"),
     ],
 )
-def test_what_does_not_fit_is_refused(make, message):
+def test_unsuitable_data_or_options_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()

@@ -11,8 +11,8 @@ from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedOBP, FedPAC, FedPer, PFedSOP
 from pfl_lightning.checkpoint import contents
 from pfl_lightning.store import StoreConfig
-from tests.ranks import run_on_ranks
-from tests.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 ALGORITHMS = [FedOBP(quantile=0.8), FedPer(), FedPAC(), PFedSOP()]
 RUN = {"rounds": 5, "participation": 0.6}
@@ -48,8 +48,8 @@ def test_states_are_really_on_disk_and_read_one_at_a_time(tmp_path):
         loop = toy_loop(fabric, FedOBP(quantile=0.8), store=StoreConfig(0, tmp_path), rounds=2)
         loop.fit()
         assert len(loop.store.states) == 7
-        assert loop.store.shelf.used == 0
-        assert loop.store.shelf.on_disk > 7 * 4 * loop.server.layout.num_parameters
+        assert loop.store.tiers.used == 0
+        assert loop.store.tiers.on_disk > 7 * 4 * loop.server.layout.num_parameters
         parts = list(contents.client_parts(loop, range(7), 2000))
         assert [len(inside) for inside, _ in parts] == [5, 2]
 
@@ -62,7 +62,7 @@ def test_a_run_uses_its_own_directory_unless_the_settings_name_another(tmp_path)
         chosen.mkdir()
         for config, folder in ((StoreConfig(0, chosen), chosen), (StoreConfig(0), default)):
             loop = toy_loop(fabric, FedOBP(), store=config)
-            loop.store.settle(default)
-            assert loop.store.shelf.folder == folder
+            loop.store.set_folder(default)
+            assert loop.store.tiers.folder == folder
 
     run_on_ranks(work, 1)

@@ -12,7 +12,7 @@ from pfl_lightning.data import DataSpec, Polynomial
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.nets import LSTM, MLP, Powers
 from pfl_lightning.tasks import Forecasting, Regression
-from tests.ranks import run_on_ranks
+from tests.helpers.ranks import run_on_ranks
 
 
 def test_errors_by_hand():
@@ -39,7 +39,7 @@ def run(fabric: Fabric) -> dict[str, object]:
 
 def test_the_loop_reports_it_and_ranks_agree():
     one, two = (run_on_ranks(run, world)[0] for world in (1, 2))
-    for key in ("last", "best", "best_per_client", "model_sha256"):
+    for key in ("last", "best", "best_per_client_visits", "model_sha256"):
         assert one[key] == two[key]
     names = {"rmse_before", "rmse_after", "mse_after_worst10", "all_rmse_before", "all_global_mse", "rmse_after_pooled"}
     assert names <= set(one["last"])

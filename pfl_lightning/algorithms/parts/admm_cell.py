@@ -1,0 +1,141 @@
+"""The cell that Learn2pFed repeats: one iteration of ADMM (Eq. 9-12), differentiable in all its settings.
+
+It minimises Σ F_i(v_i) + z_iᵀ Λ_i z_i with z_i = v_i − w. Tensors have a row for each client of this rank, in float64;
+a rank without clients has empty ones, whose graph holds the same sums over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn.functional import cross_entropy, linear
+
+
+class Variables(NamedTuple):
+    """The variables that pass from cell to cell, each [k, d]. The rows of w are all the same."""
+
+    v: Tensor
+    """The clients' models."""
+    z: Tensor
+    """How far they may be from the global one."""
+    alpha: Tensor
+    """The multipliers of z = v − w, scaled."""
+    w: Tensor
+    """The global model."""
+
+
+class Problem(Protocol):
+    """A client's own loss F and how its model is improved. The model is a flat weight [outputs x features], bias."""
+
+    def update(self, v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
+        """Bring v [d] nearer to the minimum of F(v) + rho/2 ‖v − target‖²."""
+
+    def loss(self, v: Tensor) -> Tensor:
+        """The training loss of v [d], mean over samples."""
+
+
+@dataclass
+class LeastSquares:
+    """Regression, F = ½ ‖X v − Y‖²: the minimum is found directly (Eq. 10).
+
+    Args:
+        x: features [n, k], a column of ones for the bias included.
+        y: targets [n, outputs].
+        bias: whether there is one.
+    """
+
+    x: Tensor
+    y: Tensor
+    bias: bool
+
+    def __post_init__(self) -> None:
+        """The client's data comes in by these two products only."""
+        self.x, self.y = self.x.double(), self.y.double()
+        self.gram, self.moment = self.x.T @ self.x, self.x.T @ self.y
+
+    def update(self, v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
+        """(XᵀX + ρI)⁻¹ (ρ target + XᵀY), by Cholesky."""
+        system = self.gram + rho * torch.eye(len(self.gram), dtype=v.dtype, device=v.device)
+        # does not stop at a matrix that is not positive: other ranks would wait for this one
+        factor = torch.linalg.cholesky_ex(system).L
+        return self._flat(torch.cholesky_solve(rho * self._columns(target) + self.moment, factor))
+
+    def loss(self, v: Tensor) -> Tensor:
+        """Mean squared error."""
+        return (self.x @ self._columns(v) - self.y).square().mean()
+
+    def _columns(self, v: Tensor) -> Tensor:
+        outputs = self.y.shape[1]
+        weight, bias = v[: len(v) - outputs * self.bias], v[len(v) - outputs * self.bias :]
+        return torch.cat([weight.view(outputs, -1), bias.view(outputs, -1)], 1).T
+
+    def _flat(self, columns: Tensor) -> Tensor:
+        split = len(columns) - self.bias
+        return torch.cat([columns[:split].T.reshape(-1), columns[split:].reshape(-1)])
+
+
+@dataclass
+class CrossEntropy:
+    """Classification: one step of gradient descent on F(v) + ρ/2 ‖v − target‖² (Eq. 14).
+
+    Args:
+        x: features [n, k].
+        y: classes [n].
+        outputs: number of classes.
+        lr: size of the step.
+    """
+
+    x: Tensor
+    y: Tensor
+    outputs: int
+    lr: float
+
+    def update(self, v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
+        """Go from v by −lr (∇F(v) + ρ (v − target))."""
+        gradient: Tensor = grad(self.loss)(v)
+        return v - self.lr * (gradient + rho * (v - target))
+
+    def loss(self, v: Tensor) -> Tensor:
+        """Cross-entropy, computed in the precision of the features."""
+        at = self.outputs * self.x.shape[1]
+        weight, bias = v[:at].view(self.outputs, -1), v[at:]
+        logits = linear(self.x, weight.to(self.x.dtype), bias.to(self.x.dtype) if len(bias) else None)
+        return cross_entropy(logits, self.y).double()
+
+
+def cell(
+    at: Variables,
+    settings: Mapping[str, Tensor],
+    weight: Tensor,
+    problems: Sequence[Problem],
+    add_up: Callable[[Tensor], Tensor],
+) -> Variables:
+    """One iteration, in the order α, v, z, w.
+
+    Args:
+        at: where the cell before has ended.
+        settings: `Lambda` [k, d] and `rho`, `eta`, `gamma`, `theta`, `p` [k, 1].
+        weight: each client's weight in the mean, in addition to p [k, 1].
+        problems: the clients' losses.
+        add_up: sums rows over all clients, giving every one a copy.
+    """
+    rho, eta, gamma, theta, p = (settings[name] for name in ("rho", "eta", "gamma", "theta", "p"))
+    alpha = at.alpha + theta * (at.z - at.v + at.w)
+    v = _update(problems, at.v, at.w + at.z + alpha, rho)
+    z = eta / (torch.relu(settings["Lambda"]) + eta) * (v - at.w - alpha)
+    share = weight * p * gamma
+    total = add_up(torch.cat([share * (v - z - alpha), share], 1))
+    return Variables(v, z, alpha, total[:, :-1] / total[:, -1:])
+
+
+def _update(problems: Sequence[Problem], v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
+    """Client by client, so that the numbers do not depend on who else is on this rank."""
+    if not problems:
+        return v + rho * target
+    rows = zip(problems, v, target, rho, strict=True)
+    return torch.stack([problem.update(*row) for problem, *row in rows])

@@ -1,0 +1,1 @@
+"""Communication between ranks: collectives and exact means."""

@@ -1,0 +1,242 @@
+"""The uploads of a round: averaged as they arrive, compared and combined without gathering models.
+
+An algorithm's `aggregate` sees all clients of the round through `Uploads`. It needs no knowledge of ranks: every method
+gives the same answer on every rank, with the same bits for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, fits
+from pfl_lightning.foundation.errors import AlgorithmError, DivergedError
+
+
+@dataclass
+class Upload:
+    """Everything that leaves a client at the end of a visit."""
+
+    client: int
+    values: dict[str, Tensor]
+    """The tensors to be averaged, by name. `vector` is the model."""
+    weight: float
+    """The client's fraction of the total weight of the round, in [0, 1]."""
+    sends: dict[str, Tensor] = field(default_factory=dict)
+    """Per name a bool tensor of the entries that are sent. A name without one is sent whole."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Anything the server compares or combines client by client. It is kept until the round ends."""
+    bytes: int | None = None
+    """Bytes on the wire. None: float32 for each entry sent, one byte per uint8, one bit per bool."""
+
+    def count_bytes(self) -> int:
+        """Bytes on the wire."""
+        if self.bytes is not None:
+            return self.bytes
+        sent = (int(self.sends[n].count_nonzero()) if n in self.sends else v.numel() for n, v in self.values.items())
+        return 4 * sum(sent) + sum(_tensor_bytes(value) for value in self.extra.values() if isinstance(value, Tensor))
+
+
+UNUSABLE = f"its upload has a value that is NaN, infinite or beyond ±{LIMIT:,.0f}"
+
+
+class Uploads:
+    """The uploads of all clients of a round.
+
+    The loop adds each upload as soon as its client has been trained. Its `values` go into a running sum at once, so
+    memory does not grow with the cohort. Its `extra` is held by the rank that trained the client.
+
+    Args:
+        comm: the collectives.
+        owner: every client of the round, and the rank that trains it.
+
+    Attributes:
+        cohort: the clients of the round, ascending. Rows of tables and matrices follow this order.
+        local: the uploads this rank holds, by client. Other ranks hold the rest, so combine them only by the methods
+            of this class.
+    """
+
+    def __init__(self, comm: Comm, owner: Mapping[int, int]) -> None:
+        self.comm, self.owner = comm, owner
+        self.cohort = sorted(owner)
+        self.local: dict[int, Upload] = {}
+        self.diverged: dict[int, str] = {}
+        self._total: ExactMean | None = None
+        self._averaged = self._partial = False
+
+    def add(self, upload: Upload, diverged: str | None = None) -> None:
+        """Take the upload of a client that this rank has trained.
+
+        Args:
+            upload: the upload.
+            diverged: a sign that the client has diverged, if its visit showed one.
+        """
+        usable = all(bool(v.isfinite().all()) for v in upload.extra.values() if _is_float(v))
+        if upload.values:
+            self._total = self._total or ExactMean(upload.values)
+            usable = self._total.add(upload.values, upload.weight, upload.sends) and usable
+        if diverged or not usable:
+            self.diverged[upload.client] = diverged or UNUSABLE
+        self.local[upload.client] = Upload(upload.client, {}, upload.weight, upload.sends, upload.extra)
+
+    def close(self) -> None:
+        """Called by the loop when all clients are trained. Raises a `DivergedError` on every rank if one diverged."""
+        partial = self._total is not None and self._total.entry_weights is not None
+        self._partial, diverged = self.comm.agree(partial, bool(self.diverged))
+        if diverged:
+            self._raise_diverged()
+
+    def mean(self, current: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The exact weighted mean of the uploaded values, by name. Call it once in a round.
+
+        Args:
+            current: the present value of each name, which stays where nobody sends an entry.
+        """
+        if self._averaged:
+            raise AlgorithmError("aggregate: uploads.mean can be called once in a round; keep its result")
+        self._averaged = True
+        total = self._total or ExactMean(current)
+        if total.sizes.keys() != current.keys():
+            raise AlgorithmError(
+                f"aggregate: the clients uploaded {_list(total.sizes)}, but uploads.mean was asked for {_list(current)}"
+            )
+        if self._partial:
+            total.weigh_each_entry()
+            assert total.entry_weights is not None
+            self.comm.all_sum(total.entry_weights)
+        self.comm.all_sum(total.sums)
+        return total.result(current)
+
+    def require_used(self) -> None:
+        """Called by the loop after `aggregate`: uploaded values that nobody averaged are a mistake."""
+        if self._total is not None and not self._averaged:
+            raise AlgorithmError(
+                f"aggregate: the clients uploaded {_list(self._total.sizes)}, but aggregate ignored it; "
+                "call uploads.mean, or upload nothing"
+            )
+
+    def table(self, name: str, like: Tensor) -> Tensor:
+        """One row per client of the cohort: its `extra[name]`. For values small enough to be everywhere.
+
+        Args:
+            name: a name in `extra`.
+            like: a tensor of the shape and type of a row. float64 and integers are exact.
+        """
+        return self.gather_rows({client: upload.extra[name] for client, upload in self.local.items()}, like)
+
+    def gather_rows(self, rows: Mapping[int, Tensor], like: Tensor) -> Tensor:
+        """Complete a table. This rank has the rows of its own clients."""
+        table = torch.zeros(len(self.cohort), *like.shape, dtype=like.dtype, device=like.device)
+        for row, client in enumerate(self.cohort):
+            if client in rows:
+                table[row] = rows[client]
+        return self.comm.merge_table(table) if table.dtype == torch.float64 else self.comm.all_sum(table)
+
+    def pairwise(self, rows: str, columns: str, like: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """`measure(extra[rows] of i, extra[columns] of j)` for all clients i, j: float64 [k, k] on the CPU.
+
+        Columns travel one at a time and each rank measures its own rows. A rank holds the tensors of its own clients
+        and one more. Each number is computed once, so it does not depend on the number of ranks.
+
+        Args:
+            rows: a name in `extra`.
+            columns: a name in `extra`.
+            like: a tensor of the shape and type of a column.
+            measure: returns a float64 number for two tensors.
+        """
+        zeros = torch.zeros(len(self.cohort), dtype=torch.float64, device=like.device)
+        table = {client: zeros.clone() for client in self.local}
+        values = {client: upload.extra[columns] for client, upload in self.local.items()}
+        for column, (_, other) in enumerate(self.comm.broadcast_each(values, self.owner, like)):
+            for client, upload in self.local.items():
+                table[client][column] = measure(upload.extra[rows], other)
+        return self.gather_rows(table, zeros).cpu()
+
+    def mean_of(self, clients: Sequence[int], name: str, current: Tensor) -> Tensor:
+        """The exact weighted mean of `extra[name]` over some clients, with the weights and entries of their uploads."""
+        chosen = [upload for client, upload in self.local.items() if client in set(clients)]
+        parts = [(u.client, u.extra[name], u.weight, u.sends.get("vector")) for u in chosen]
+        return self._reduced(parts, current)
+
+    def combine(self, values: Mapping[int, Tensor], current: Tensor, weight: float | None = None) -> Tensor:
+        """The exact mean of one tensor per client.
+
+        Args:
+            values: the tensors of this rank's clients.
+            current: the present value, for shape and type.
+            weight: the weight of each. Default: the weights of the uploads.
+        """
+        weights = {client: self.local[client].weight if weight is None else weight for client in values}
+        return self._reduced([(client, value, weights[client], None) for client, value in values.items()], current)
+
+    def mix(self, name: str, weights: Tensor, like: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield for each client i the exact mean of `extra[name]` of all clients j with weights[i, j].
+
+        One mixture exists at a time. Each rank adds the part of its own clients, and the parts are reduced to the rank
+        of client i, so no rank holds the models of others. A rank gets the mixtures of its own clients only.
+
+        Args:
+            name: a name in `extra`.
+            weights: float64 [k, k] in the order of the cohort, the same on every rank. A row adds up to at most one. A
+                client whose row is zero gets nothing.
+            like: a tensor of the shape and type of a value.
+        """
+        values = {client: upload.extra[name] for client, upload in self.local.items()}
+        self.diverged |= {client: UNUSABLE for client, value in values.items() if not fits(value)}
+        if self.comm.agree(bool(self.diverged))[0]:
+            self._raise_diverged()
+        for row, client in enumerate(self.cohort):
+            if not weights[row].any():
+                continue
+            total = ExactMean({name: like})
+            for column, other in enumerate(self.cohort):
+                if other in values and weights[row, column]:
+                    total.add({name: values[other]}, float(weights[row, column]), {})
+            self.comm.reduce_to(total.sums, self.owner[client])
+            if client in values:
+                yield client, total.result({name: like})[name]
+
+    def _reduced(self, parts: Sequence[tuple[int, Tensor, float, Tensor | None]], current: Tensor) -> Tensor:
+        total = ExactMean({"value": current})
+        for client, value, weight, sends in parts:
+            if not total.add({"value": value}, weight, {} if sends is None else {"value": sends}):
+                self.diverged[client] = UNUSABLE
+        partial, diverged = self.comm.agree(total.entry_weights is not None, bool(self.diverged))
+        if diverged:
+            self._raise_diverged()
+        if partial:
+            total.weigh_each_entry()
+            assert total.entry_weights is not None
+            self.comm.all_sum(total.entry_weights)
+        self.comm.all_sum(total.sums)
+        return total.result({"value": current})["value"]
+
+    def _raise_diverged(self) -> None:
+        found = {client: reason for reasons in self.comm.gather(self.diverged) for client, reason in reasons.items()}
+        first, *others = sorted(found)
+        more = f" (and {len(others)} more)" if others else ""
+        raise DivergedError(diverged_text(f"{first}{more}", self.comm.round, found[first]))
+
+
+def diverged_text(client: int | str, round_: int, reason: str) -> str:
+    """The line that names a diverged client."""
+    return f"client {client} diverged in round {round_}: {reason}; a smaller learning rate usually helps"
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _tensor_bytes(tensor: Tensor) -> int:
+    if tensor.dtype == torch.bool:
+        return (tensor.numel() + 7) // 8
+    return tensor.numel() * (1 if tensor.dtype == torch.uint8 else 4)
+
+
+def _list(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,216 @@
+"""Small clients, many of them: one device trains several at a time (`loop.clients_per_step`).
+
+A small model leaves a GPU idle most of the time. So a rank has several live models, whose vectors are the rows of one
+tensor. Their clients train in lockstep: each runs to the point where it needs a gradient, then all gradients are
+computed at once with `torch.func`. Nothing is padded: clients whose batches have the same size form a group.
+Algorithms notice nothing of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from typing_extensions import override
+
+from pfl_lightning.algorithm import Algorithm, Server
+from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.engine.cohort import Plan
+from pfl_lightning.engine.engine import Invitation, VisitResult
+from pfl_lightning.engine.pausable import PausableCall
+from pfl_lightning.engine.per_sample import require_per_sample
+from pfl_lightning.engine.sequential import Sequential, end_visit, naming_divergence, start_visit
+from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.flat_model import Loss
+from pfl_lightning.model.layout import Layout
+from pfl_lightning.tasks.task import Batch, Task, TaskLoss
+
+KEY = "loop.clients_per_step"
+
+
+class LockstepClient(ClientModule):
+    """A live model that may train in lockstep with others. It has random numbers of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.call: PausableCall[Batch, Tensor] | None = None
+        self._rng_states: list[tuple[Callable[[Tensor], None], Tensor]] = []
+
+    @override
+    def compute_gradient(self, batch: Batch, loss: Loss | None = None) -> Tensor:
+        # an algorithm's own loss may do anything, so it is computed at once and for this client alone
+        if self.call is None or loss is not None:
+            return self.backpropagate(batch, loss)
+        return self.call.ask(batch)
+
+    @contextmanager
+    def own_rng(self) -> Iterator[None]:
+        """Continue this client's random numbers inside the block, and leave torch's random state as it was."""
+        with self.fork_rng():
+            for set_state, state in self._rng_states:
+                set_state(state)
+            try:
+                yield
+            finally:
+                self._rng_states = [(torch.set_rng_state, torch.get_rng_state())]
+                for device in self.generators:
+                    setter = partial(torch.cuda.set_rng_state, device=device)
+                    self._rng_states.append((setter, torch.cuda.get_rng_state(device)))
+
+
+class Vectorized(Sequential):
+    """Several clients per step.
+
+    Args:
+        count: the number of live models.
+        task: the task, on its device.
+        make_client: makes a live model of a task, in given memory.
+        algorithm: how clients cooperate.
+        comm: the ranks.
+        channels_last: the order of 4-D tensors in the flat vector.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        task: Task,
+        make_client: Callable[..., LockstepClient],
+        algorithm: Algorithm,
+        comm: Comm,
+        channels_last: bool,
+    ) -> None:
+        tasks = [task, *(copy.deepcopy(task) for _ in range(count - 1))]
+        self.layout = Layout.of(task, channels_last)
+        like = next(task.parameters())
+        self.vectors = torch.empty(count, self.layout.size, dtype=like.dtype, device=like.device)
+        self.grads = torch.zeros(count, self.layout.num_parameters, dtype=like.dtype, device=like.device)
+        self.clients = [
+            make_client(each, memory=(vector, grad))
+            for each, vector, grad in zip(tasks, self.vectors, self.grads, strict=True)
+        ]
+        super().__init__(self.clients[0], algorithm, comm)
+        self._loss = TaskLoss(task)
+        if self.clients[0].loss_scale:
+            raise ConfigError(f"{KEY}: must be 1 with fabric.precision 16-mixed; bf16-mixed has no such limit")
+        require_per_sample(task, KEY)
+        self._try_out()
+
+    @override
+    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
+        mine, size = plan.clients_of[self.comm.rank], len(self.clients)
+        for group in (mine[start : start + size] for start in range(0, len(mine), size)):
+            clients, starts = self.clients[: len(group)], []
+            for client, number in zip(clients, group, strict=True):
+                with client.own_rng(), naming_divergence(client):
+                    starts.append(start_visit(client, invite(number), self.algorithm, server))
+            started = time.perf_counter()
+            self.fit(clients, lambda client: self.algorithm.fit(client, server))
+            seconds = (time.perf_counter() - started) / len(clients)
+            for client, start in zip(clients, starts, strict=True):
+                with client.own_rng():
+                    result = end_visit(client, start, seconds, self.algorithm, server)
+                yield result
+
+    def fit(self, clients: Sequence[LockstepClient], work: Callable[[ClientModule], None]) -> None:
+        """Call `work` for each of the clients (the first rows of `vectors`) in lockstep."""
+        if len(clients) == 1:
+            with clients[0].own_rng():
+                work(clients[0])
+            return
+        calls = [PausableCall[Batch, Tensor](partial(_work, client, work), client.own_rng) for client in clients]
+        answers: dict[int, Tensor] = {}
+        try:
+            for client, call in zip(clients, calls, strict=True):
+                client.call = call
+            while not all(call.over for call in calls):
+                for row, call in enumerate(calls):
+                    if not call.over:
+                        call.proceed(answers.get(row))
+                    if call.error:
+                        raise call.error
+                wanted = {row: call.question for row, call in enumerate(calls) if call.question is not None}
+                answers = self.compute_gradients(wanted)
+        finally:
+            for client, call in zip(clients, calls, strict=True):
+                call.end()
+                client.call = None
+
+    def compute_gradients(self, batches: dict[int, Batch]) -> dict[int, Tensor]:
+        """Fill the `grad` of some live models, by row, with the gradients of their batches. Returns the losses.
+
+        Models with the same batch shape, trainable parameters and mode are computed together.
+        """
+        groups: dict[object, list[int]] = {}
+        for row, (x, y) in batches.items():
+            task = self.clients[row].task
+            same = (x.shape, y.shape, task.training, tuple(p.requires_grad for p in task.parameters()))
+            groups.setdefault(same, []).append(row)
+        losses: dict[int, Tensor] = {}
+        for rows in groups.values():
+            if len(rows) == 1:
+                losses[rows[0]] = self.clients[rows[0]].backpropagate(batches[rows[0]])
+            else:
+                losses |= zip(rows, self._together(rows, [batches[row] for row in rows]), strict=True)
+        return losses
+
+    def _together(self, rows: list[int], batches: Sequence[Batch]) -> Tensor:
+        neighbours = rows[-1] - rows[0] == len(rows) - 1
+        where = slice(rows[0], rows[-1] + 1) if neighbours else rows  # a slice is not copied
+        first = self.clients[rows[0]]
+        trainable = {name for name, p in first.task.named_parameters() if p.requires_grad}
+        tensors = self.layout.views(self.vectors[where])
+        moving = {f"task.{name}": tensor for name, tensor in tensors.items() if name in trainable}
+        fixed = {f"task.{name}": tensor for name, tensor in tensors.items() if name not in trainable}
+        self._loss.task = first.task
+
+        def loss(moving: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            with first.fabric_.autocast():
+                value: Tensor = functional_call(self._loss, {**moving, **fixed}, (x, y))
+            return value
+
+        x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
+        gradients, losses = vmap(grad_and_value(loss))(moving, fixed, x, y)
+        into = self.grads[where].zero_()
+        places = self.layout.views(into)
+        for name, gradient in gradients.items():
+            places[name.removeprefix("task.")].copy_(gradient)
+        if not neighbours:
+            self.grads[where] = into
+        values: Tensor = losses.detach()
+        return values
+
+    def _try_out(self) -> None:
+        """Refuse a net whose gradients differ when they are computed together."""
+        first, second = self.clients[:2]
+        data, initial = first.data, first.vector.clone()
+        batch = data.batch(torch.arange(min(4, len(data.samples.y))), initial.device)
+        reason = "its gradients come out wrong"
+        try:
+            with first.fork_rng():
+                second.vector.copy_(initial * 0.5)
+                for client in (first, second):
+                    client.start_training()
+                    client.backpropagate(batch)
+                wanted = self.grads[:2].clone()
+                self._together([0, 1], [batch, batch])
+            fine = bool(torch.linalg.norm(self.grads[:2] - wanted) <= 0.05 * torch.linalg.norm(wanted))
+        except Exception as error:
+            fine, reason = False, str(error).strip().partition("\n")[0]
+        if not fine:
+            kind = type(getattr(first.task, "net", first.task)).__name__
+            raise ConfigError(f"{KEY}: must be 1, because several {kind} cannot be computed together: {reason}")
+        self.vectors.copy_(initial)
+
+
+def _work(client: ClientModule, work: Callable[[ClientModule], None]) -> None:
+    if client.vector.is_cuda:
+        torch.cuda.set_device(client.vector.device)  # each thread has a device of its own
+    work(client)

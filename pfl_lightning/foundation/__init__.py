@@ -1,0 +1,1 @@
+"""Plain building blocks that know nothing of federated learning."""

@@ -1,0 +1,1 @@
+"""From sums to metrics, records and totals."""

@@ -1,0 +1,29 @@
+"""Client states between the CPU, where they rest, and the device where they are used. Nothing is ever shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def to_device(state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copies on the device. A GPU fetches them from pinned memory by itself, while this process goes on."""
+    if device.type != "cuda":
+        return {name: tensor.to(device, copy=True) for name, tensor in state.items()}
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in state.items()}
+
+
+def to_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in ordinary CPU memory. A GPU writes them all into pinned memory first, and is waited for once."""
+    device = next((tensor.device for tensor in state.values() if tensor.is_cuda), None)
+    if device is None:
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
+    arriving = {name: _pinned_like(tensor).copy_(tensor.detach(), non_blocking=True) for name, tensor in state.items()}
+    torch.cuda.current_stream(device).synchronize()
+    return {name: tensor.clone() for name, tensor in arriving.items()}
+
+
+def _pinned_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
