@@ -1,10 +1,11 @@
-"""Getting a data set once per machine: our own file, or the first route that works, verified and kept in our format."""
+"""Fetching a data set once per machine, by the first route that works, and keeping it in our own file format."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,61 +14,62 @@ from filelock import FileLock
 from rich.console import Console
 
 from pfl_lightning.data.federated import Samples
-from pfl_lightning.data.store import RouteError, content_sha256, read_samples, write_samples
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.data.file_format import RouteError, content_sha256, read_samples, write_samples
+from pfl_lightning.foundation.errors import ConfigError
 
 
 class Route(NamedTuple):
     """One way to get a data set."""
 
     name: str
-    """As it is told to the user."""
+    """Name in messages."""
     load: Callable[[Path], Samples]
-    """Gets the samples, with an empty directory to work in; any exception means that the route does not work here."""
+    """Returns the samples. Its argument is an empty directory for temporary files. Any exception means that the route
+    does not work on this machine."""
     online: bool
-    """Whether it uses the network."""
+    """True if the route uses the network."""
 
 
 class Recipe(NamedTuple):
-    """How to get a data set, and how to know that it is the right one."""
+    """The routes to a data set and the facts to verify it by."""
 
     name: str
     routes: list[Route]
     by_hand: str
-    """The files that a person can place in the root directory instead."""
+    """Files that a person can place in the root directory instead, for messages."""
     shape: tuple[int, int, int, int]
-    """Of all images. # (N, H, W, C)"""
+    """Shape of all images together. # (N, H, W, C)"""
     num_train: int
     num_classes: int
     sha256: str = ""
-    """Content checksum; empty where it is not known and a route's own check must do."""
+    """Checksum of the content; empty if it is not known, and then each route checks its own files."""
 
     def check(self, samples: Samples) -> None:
-        """Raise a `RouteError` unless sizes, types and labels are those of this set."""
+        """Raise a `RouteError` unless sizes, types and labels are those of this data set."""
         x, y = samples.x, samples.y
         if x.dtype != torch.uint8 or tuple(x.shape) != self.shape or samples.num_train != self.num_train:
-            raise RouteError(f"wrong content: images {x.dtype} {tuple(x.shape)} in place of bytes {self.shape}")
+            raise RouteError(f"wrong content: {x.dtype} images {tuple(x.shape)} instead of torch.uint8 {self.shape}")
         if y.dtype != torch.int64 or y.shape != self.shape[:1] or y.min() < 0 or y.max() >= self.num_classes:
             raise RouteError(f"wrong content: labels must be {self.shape[0]} numbers from 0 to {self.num_classes - 1}")
 
 
 def obtain(recipe: Recipe, root: Path, download: bool) -> Samples:
-    """The samples of our file `<root>/<name>.safetensors`, which is made first where it is missing or damaged.
+    """Return the samples of our file `<root>/<name>.safetensors`, which is written first if it is missing or damaged.
 
-    Processes that ask at the same time wait for the first. A root that can only be read may still hold the original
-    files: they are used, and nothing is kept.
+    Processes that ask at the same time wait for the first one. If the root cannot be written to, the original files in
+    it are read and no file is kept.
 
     Args:
         recipe: the data set.
         root: directory of the data sets.
-        download: whether routes that use the network may be tried.
+        download: True if routes that use the network may be tried.
     """
     path, tried = root / f"{recipe.name}.safetensors", list[str]()
     if (samples := _own_file(path, recipe, tried)) is not None:
         return samples
     if root.is_dir() and not os.access(root, os.W_OK):
         with tempfile.TemporaryDirectory() as scratch:
-            samples = _first_that_works(recipe, False, Path(scratch), tried)
+            samples = _try_routes(recipe, False, Path(scratch), tried)
     else:
         samples = _fetch_once(recipe, root, path, download, tried)
     if samples is None:
@@ -79,22 +81,46 @@ def obtain(recipe: Recipe, root: Path, download: bool) -> Samples:
 
 
 def _fetch_once(recipe: Recipe, root: Path, path: Path, download: bool, tried: list[str]) -> Samples | None:
+    """Fetch under a lock. If no route works, nothing is left behind."""
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{recipe.name}.lock"):
+        with _lock(root / f".{recipe.name}.lock"):
             tried.clear()
             if (samples := _own_file(path, recipe, tried)) is not None:
                 return samples
             with tempfile.TemporaryDirectory(dir=root, prefix=f".{recipe.name}-") as scratch:
-                samples = _first_that_works(recipe, download, Path(scratch), tried)
+                samples = _try_routes(recipe, download, Path(scratch), tried)
                 if samples is not None:
                     write_samples(samples, path, Path(scratch))
-                return samples
+        if samples is None:
+            _remove_empty(missing)
+        return samples
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(
             f"data.root: cannot write to {root} ({why}); set data.root or PFL_DATA to another directory"
         ) from error
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock file and remove it at the end.
+
+    Two processes might then hold different locks of the same name. At worst both fetch, since each checks for the
+    finished file first and writes it in one step.
+    """
+    with FileLock(path):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):  # another process has put a file there
+        for folder in folders:
+            folder.rmdir()
 
 
 def _own_file(path: Path, recipe: Recipe, tried: list[str]) -> Samples | None:
@@ -110,14 +136,14 @@ def _own_file(path: Path, recipe: Recipe, tried: list[str]) -> Samples | None:
     return samples
 
 
-def _first_that_works(recipe: Recipe, download: bool, scratch: Path, tried: list[str]) -> Samples | None:
+def _try_routes(recipe: Recipe, download: bool, scratch: Path, tried: list[str]) -> Samples | None:
     console = Console(stderr=True, highlight=False, markup=False)
     for number, route in enumerate(recipe.routes):
         if route.online and not download:
-            tried.append(f"{route.name} (not asked: no download)")
+            tried.append(f"{route.name} (not tried: data.download is false)")
             continue
         if route.online:
-            console.print(f"{recipe.name}: asking {route.name} ...", soft_wrap=True)
+            console.print(f"{recipe.name}: trying {route.name} ...", soft_wrap=True)
         place = scratch / str(number)
         place.mkdir()
         try:
@@ -126,7 +152,7 @@ def _first_that_works(recipe: Recipe, download: bool, scratch: Path, tried: list
             if recipe.sha256 and content_sha256(samples) != recipe.sha256:
                 raise RouteError("wrong content: the checksum differs")
         except Exception as error:
-            # whatever goes wrong in a route (network, archive, decoder), the next one may still work
+            # whatever fails in a route (network, archive, decoder), the next one may still work
             tried.append(f"{route.name} ({_one_line(error)})")
         else:
             console.print(f"{recipe.name}: {len(samples.y)} images from {route.name}, verified", soft_wrap=True)

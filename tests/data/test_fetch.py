@@ -8,8 +8,10 @@ import os
 import struct
 import threading
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from email.message import Message
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
@@ -17,12 +19,13 @@ import numpy as np
 import pytest
 import torch
 
-from pfl_lightning.data import EMNIST, MNIST, official
+from pfl_lightning.data import EMNIST, MNIST, download, official
+from pfl_lightning.data.download import check_reachable, fetch_file
 from pfl_lightning.data.federated import DataSpec, Samples
 from pfl_lightning.data.fetch import Recipe, Route, obtain
-from pfl_lightning.data.official import Official, check_reachable
-from pfl_lightning.data.store import RouteError, content_sha256, read_samples, write_samples
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.data.file_format import RouteError, content_sha256, read_samples, write_samples
+from pfl_lightning.data.official import Official
+from pfl_lightning.foundation.errors import ConfigError
 
 TINY = Samples(torch.arange(6 * 4, dtype=torch.uint8).view(6, 2, 2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), 4)
 
@@ -50,7 +53,7 @@ def fails(error: Exception, name: str = "bad") -> Route:
 
 
 def visible(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
+    return sorted(path.name for path in root.iterdir())
 
 
 def same(a: Samples, b: Samples) -> bool:
@@ -67,16 +70,22 @@ def test_first_route_that_works_is_kept_and_used_next_time(tmp_path: Path) -> No
     assert (tmp_path / "new" / "Tiny.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_one_line_tells_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
+def test_the_error_lists_the_routes_tried_and_the_files_to_place(tmp_path: Path) -> None:
     tiny = recipe(fails(RouteError("broken\nsecond line")), fails(ValueError(), "odd"), works(name="net", online=True))
     with pytest.raises(ConfigError) as caught:
         obtain(tiny, tmp_path, download=False)
     message = str(caught.value)
     assert message.count("\n") == 0
-    assert "Tiny.safetensors (not there); bad (not asked: no download); odd (not asked" in message
+    assert "Tiny.safetensors (not there); bad (not tried: data.download is false); odd (not tried" in message
     assert f"put into {tmp_path} (data.root or PFL_DATA): tiny.zip" in message
     with pytest.raises(ConfigError, match=r"bad \(broken\); odd \(ValueError\)"):
         obtain(recipe(*tiny.routes[:2]), tmp_path, download=True)
+    assert visible(tmp_path) == []
+
+
+def test_a_failed_fetch_leaves_no_directory_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Tiny is not in"):
+        obtain(recipe(fails(RouteError("broken"))), tmp_path / "new" / "below", download=True)
     assert visible(tmp_path) == []
 
 
@@ -88,6 +97,18 @@ WRONG = {
     "split": TINY._replace(num_train=3),
     "pixel": TINY._replace(x=TINY.x + 1),
 }
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("download", [False, True])
+def test_an_attempt_without_success_leaves_nothing(tmp_path: Path, exists: bool, download: bool) -> None:
+    if exists:
+        (tmp_path / "new/root").mkdir(parents=True)
+        (tmp_path / "new/root/Tiny.safetensors").write_text("damaged")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="could not be fetched"):
+        obtain(recipe(fails(OSError("no network"))), tmp_path / "new/root", download)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -155,7 +176,7 @@ def _ask(root: Path, log: Path, start: Callable[[], object]) -> None:
     assert same(obtain(recipe(Route("logged", load, False)), root, True), TINY)
 
 
-def test_processes_that_ask_at_once_fetch_once(tmp_path: Path) -> None:
+def test_processes_that_start_together_fetch_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     gate = context.Barrier(4)
     log = tmp_path / "log"
@@ -241,9 +262,9 @@ def test_a_missing_package_is_named_before_anything_is_downloaded(tmp_path: Path
             route.load(tmp_path)
 
 
-def test_an_address_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(official, "ANSWER_SECONDS", -0.95)
+    monkeypatch.setattr(download, "ANSWER_SECONDS", -0.95)
     monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: never.wait() and BytesIO())
     try:
         with pytest.raises(RouteError, match=r"^cannot reach a.invalid: no answer; cannot reach b.invalid: no answer$"):
@@ -262,3 +283,29 @@ def test_one_address_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
     check_reachable(["http://a.invalid/x", "http://b.invalid/y"])
     with pytest.raises(RouteError, match=r"^cannot reach a.invalid: Network is unreachable$"):
         check_reachable(["http://a.invalid/x"])
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a web server on this machine that serves the file there.bin."""
+    monkeypatch.setenv("no_proxy", "*")
+    (_made(tmp_path / "www") / "there.bin").write_bytes(b"content")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "www")) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_downloaded_file_is_verified(tmp_path: Path, served: str) -> None:
+    good = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
+    address = f"{served}/there.bin"
+    assert fetch_file(address, good, _made(tmp_path / "one"), "a.bin").read_bytes() == b"content"
+    with pytest.raises(RouteError, match=r"^a.bin was downloaded but its MD5 differs$"):
+        fetch_file(address, "0" * 32, _made(tmp_path / "two"), "a.bin")

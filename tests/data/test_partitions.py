@@ -9,7 +9,7 @@ import pytest
 
 from pfl_lightning.data.partitions import IID, Classes, ClientDirichlet, Dirichlet, Partition, Parts, Population, Shards
 from pfl_lightning.data.partitions.deal import largest_remainder
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 BALANCED = Population(np.random.default_rng(5).permutation(np.arange(2000) % 10), 1500, 10, 20, 0.25)
 
@@ -209,7 +209,7 @@ def test_more_clients_than_samples(partition: Partition) -> None:
         (lambda: Shards(per_client=0), "per_client"),
         (lambda: Classes(0), "per_client"),
         (lambda: Classes(2, 0), "train_size"),
-        (lambda: Classes(2, None, 5), "test_size: it needs train_size"),
+        (lambda: Classes(2, None, 5), "test_size: train_size is missing"),
     ],
 )
 def test_bad_settings_name_their_key(make, key: str) -> None:  # type: ignore[no-untyped-def]

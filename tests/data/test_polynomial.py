@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfl_lightning.data import Polynomial
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 CPU = torch.device("cpu")
 
@@ -21,14 +21,27 @@ def made(run_seed: int = 0, **settings: object) -> Polynomial:
 
 
 @pytest.mark.parametrize("setting", [1, 2, 3])
-def test_clients_share_the_lowest_coefficients_only(setting):
-    data = made(setting=setting)
+@pytest.mark.parametrize("offset", ["client", "coefficient"])
+def test_clients_share_the_lowest_coefficients_only(setting, offset):
+    data = made(setting=setting, offset=offset)
     shared = 4 - setting
     assert data.shared.tolist() == [True] * shared + [False] * setting
     assert (data.coefficients[:, :shared] == [0, -6, 18, -12][:shared]).all()
     offsets = data.coefficients[:, shared:] - np.array([0, -6, 18, -12])[shared:]
-    assert len(np.unique(offsets)) == 10 * setting
+    assert len(np.unique(offsets.round(9))) == 10 * (setting if offset == "coefficient" else 1)
     assert np.abs(offsets).max() <= 10
+
+
+def test_unequal_segments_cover_the_curve_in_order():
+    data = made(segments="unequal", num_clients=10, points=1000)
+    sizes = (data.train_sizes + data.test_sizes).tolist()
+    assert len(set(sizes)) > 5
+    assert 990 <= sum(sizes) <= 1000
+    xs = [data.samples.x[torch.cat([data.train_indices(c), data.test_indices(c)])] for c in range(10)]
+    assert [len(x) for x in xs] == sizes
+    assert all(float(a.max()) < float(b.min()) for a, b in itertools.pairwise(xs))
+    assert float(xs[-1].max()) > 0.97
+    assert data.test_sizes.tolist() == [max(1, round(0.2 * size)) for size in sizes]
 
 
 def test_train_targets_are_noisy_and_test_targets_the_curve():
@@ -65,6 +78,8 @@ def test_the_seed_decides():
     [
         ({"setting": 4}, "setting: 4 is not allowed; use 1, 2 or 3"),
         ({"points": 15}, "points: 15 is not allowed; use at least 20"),
+        ({"segments": "some"}, "segments: 'some' is not allowed; use true, false or unequal"),
+        ({"offset": "x"}, "offset: 'x' is not allowed"),
         ({"noise": -0.1}, "noise: -0.1 is not allowed"),
         ({"test_share": 1.0}, "test_share: 1.0 is not allowed"),
     ],
@@ -72,3 +87,12 @@ def test_the_seed_decides():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         Polynomial(**settings)
+
+
+def test_validation_points_come_from_the_training_points():
+    data, whole = made(validation_share=0.25), made()
+    assert data.train_sizes.tolist() == [60] * 10
+    assert data.validation_sizes.tolist() == [20] * 10
+    assert torch.equal(data.test_indices(3), whole.test_indices(3))
+    kept = torch.cat([data.train_indices(3), data.validation_indices(3)])
+    assert sorted(kept.tolist()) == sorted(whole.train_indices(3).tolist())

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pfl_lightning.data import Dirichlet, Fashion10k, SavedPartition, save_partition
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Partitions by whole classes, by shards of sorted samples, or without any skew."""
+"""Partitions by classes, by shards of sorted samples, and without skew."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing_extensions import override
 
 from pfl_lightning.data.partitions.deal import deal_mix, official_pools
 from pfl_lightning.data.partitions.partition import Ints, Partition, Parts, Population, check_enough, split_each
-from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.foundation.errors import ConfigError, require
 
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Every client gets an equal share of the merged data set, drawn at random."""
+    """Every client gets equally many samples of the merged training and test parts, drawn at random."""
 
     @override
     def draw(self, population: Population, rng: np.random.Generator) -> Parts:
@@ -25,12 +25,12 @@ class IID(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """The merged data set, sorted by label, is cut into equal shards; each client gets some of them (pFedSOP)."""
+    """Sorts the merged data set by label, cuts it into equal shards and gives each client some of them (pFedSOP)."""
 
     num_shards: int | None = None
-    """Number of shards in all; by default as many as the clients take. Shards that are left over go to nobody."""
+    """Total number of shards; by default as many as the clients take. Nobody gets the shards that are left over."""
     per_client: int = 2
-    """Shards of each client; about the number of classes it has."""
+    """Number of shards of each client, which is about its number of classes."""
 
     def __post_init__(self) -> None:
         require(self.num_shards is None or self.num_shards >= 1, "num_shards", self.num_shards, "1 or more, or null")
@@ -61,22 +61,23 @@ class Shards(Partition):
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """Every client gets a few classes; all classes are used alike (FedSelect: 10 clients, 2 classes, 100 samples)."""
+    """Every client gets a few classes. Every class goes to equally many clients, up to one (FedSelect)."""
 
     per_client: int = 2
-    """Classes of each client."""
+    """Number of classes of each client."""
     train_size: int | None = None
-    """Training samples of each client, from the official training part. By default the clients of a class share all of
-    it, training and test part merged, and split their own samples by `test_share`."""
+    """Number of training samples of each client, from the official training part. By default the merged samples of a
+    class are divided equally among its clients, who split their samples by `test_share`."""
     test_size: int | None = None
-    """Test samples of each client, from the official test part; by default as `test_share` asks for `train_size`."""
+    """Number of test samples of each client, from the official test part. By default it follows from `train_size` and
+    `test_share`."""
 
     def __post_init__(self) -> None:
         require(self.per_client >= 1, "per_client", self.per_client, "1 or more")
         require(self.train_size is None or self.train_size >= 1, "train_size", self.train_size, "1 or more, or null")
         require(self.test_size is None or self.test_size >= 1, "test_size", self.test_size, "1 or more, or null")
         if self.test_size is not None and self.train_size is None:
-            raise ConfigError("test_size: it needs train_size as well; set train_size or leave both out")
+            raise ConfigError("test_size: train_size is missing; set both or neither")
 
     @override
     def draw(self, population: Population, rng: np.random.Generator) -> Parts:
@@ -89,7 +90,7 @@ class Classes(Partition):
         )
         has = _choose_classes(population.num_clients, population.num_classes, self.per_client, rng)
         if self.train_size is None:
-            return split_each(_share_classes(has, population.labels, rng), population, rng)
+            return split_each(_divide_classes(has, population.labels, rng), population, rng)
         by_share = max(1, round(self.train_size * population.test_share / (1 - population.test_share)))
         sizes = self.train_size, self.test_size if self.test_size is not None else by_share
         pools = official_pools(population, sizes[1] / sum(sizes), rng)
@@ -97,7 +98,7 @@ class Classes(Partition):
 
 
 def _choose_classes(num_clients: int, num_classes: int, per_client: int, rng: np.random.Generator) -> Ints:
-    """1 where a client has a class: those used least so far, ties at random. # [num_clients, num_classes]"""
+    """1 where a client has a class. Each client takes the classes used least so far. # [num_clients, num_classes]"""
     has = np.zeros((num_clients, num_classes), dtype=np.int64)
     used = np.zeros(num_classes, dtype=np.int64)
     for client, tie in enumerate(rng.random((num_clients, num_classes))):
@@ -107,8 +108,8 @@ def _choose_classes(num_clients: int, num_classes: int, per_client: int, rng: np
     return has
 
 
-def _share_classes(has: Ints, labels: Ints, rng: np.random.Generator) -> Ints:
-    """The client of every sample: those who have a class share it equally; nobody has it: -1. # [N]"""
+def _divide_classes(has: Ints, labels: Ints, rng: np.random.Generator) -> Ints:
+    """The client of every sample, or -1 if nobody has its class. Clients divide a class equally. # [N]"""
     clients = np.full(len(labels), -1, dtype=np.int64)
     for label in range(has.shape[1]):
         owners = np.flatnonzero(has[:, label])

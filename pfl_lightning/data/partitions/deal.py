@@ -1,4 +1,4 @@
-"""Dealing a fixed number of samples to each client after its own label mix."""
+"""Deals a fixed number of samples to each client according to its label mix."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pfl_lightning.data.partitions.partition import Floats, Ints, Parts, Population, by_client
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 
 class Pool(NamedTuple):
-    """Samples to deal from, in random order, class after class."""
+    """Samples to deal, sorted by class and in random order within a class."""
 
     indices: Ints
     class_sizes: Ints
@@ -19,7 +19,7 @@ class Pool(NamedTuple):
 
 
 def official_pools(population: Population, test_share: float, rng: np.random.Generator) -> tuple[Pool, Pool]:
-    """The official training and test part; without an official split, a random one with `test_share` of each class."""
+    """The official training and test parts. Without them, a random `test_share` of each class is the test part."""
     labels, count = population.labels, len(population.labels)
     order = rng.permutation(count)
     order = order[np.argsort(labels[order], kind="stable")]
@@ -39,11 +39,11 @@ def deal_mix(
     """Deal `sizes` training and test samples to each client.
 
     Args:
-        mix: label mix of each client, rows add up to 1. # [num_clients, num_classes]
+        mix: label mix of each client; each row adds up to 1. # [num_clients, num_classes]
         pools: training and test samples.
-        sizes: training and test samples of every client.
-        population: for the number of clients.
-        spill: whether a client may get classes that its mix lacks, once its own have run out.
+        sizes: number of training and test samples of every client.
+        population: gives the number of clients.
+        spill: whether a client may get classes outside its mix when its own classes have run out.
     """
     got = _amounts(mix, pools[0], sizes[0], "train_size", spill)
     same_mix = got / sizes[0]
@@ -52,7 +52,7 @@ def deal_mix(
 
 
 def largest_remainder(mix: Floats, total: int) -> Ints:
-    """Whole numbers that add up to `total` in each row and are nearest to the row's proportions."""
+    """Round the proportions of each row to whole numbers that add up to `total` (largest-remainder method)."""
     exact = mix * total
     whole = np.floor(exact).astype(np.int64)
     missing = total - whole.sum(axis=1, keepdims=True)
@@ -67,7 +67,7 @@ def _pool(indices: Ints, population: Population) -> Pool:
 
 
 def _amounts(mix: Floats, pool: Pool, size: int, key: str, spill: bool) -> Ints:
-    """How many samples of each class each client gets from `pool`. # [num_clients, num_classes]"""
+    """Number of samples of each class that each client gets from `pool`. # [num_clients, num_classes]"""
     needed, there = size * len(mix), len(pool.indices)
     if needed > there:
         raise ConfigError(
@@ -89,7 +89,7 @@ def _amounts(mix: Floats, pool: Pool, size: int, key: str, spill: bool) -> Ints:
 
 
 def _refill(mix: Floats, left: Ints, short: int, spill: bool) -> Ints | None:
-    """Take `short` samples of the classes that are left; None when those that may serve are empty."""
+    """Take `short` more samples from the classes that are left, or None if none of the allowed classes is left."""
     taken = np.zeros_like(left)
     while taken.sum() < short:
         weights = mix * (left > taken)
@@ -103,7 +103,7 @@ def _refill(mix: Floats, left: Ints, short: int, spill: bool) -> Ints | None:
 
 
 def _take(pool: Pool, amounts: Ints) -> tuple[Ints, Ints]:
-    """The first samples of each class in the pool, with the client that each goes to."""
+    """The first samples of each class in the pool, and the client of each sample."""
     starts = np.cumsum(pool.class_sizes) - pool.class_sizes
     used = amounts.sum(axis=0)
     within = np.arange(used.sum()) - (np.cumsum(used) - used).repeat(used)

@@ -1,4 +1,4 @@
-"""Label skew after a Dirichlet distribution: classes over clients, or clients over classes."""
+"""Label skew drawn from a Dirichlet distribution, for each class or for each client."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing_extensions import override
 
 from pfl_lightning.data.partitions.deal import deal_mix, official_pools
 from pfl_lightning.data.partitions.partition import Floats, Ints, Partition, Parts, Population, check_enough, split_each
-from pfl_lightning.errors import ConfigError, require
+from pfl_lightning.foundation.errors import ConfigError, require
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Each class is spread over the clients in proportions ~ Dir(alpha), over the training and test part merged.
+    """Spreads each class over the clients in proportions ~ Dir(alpha), with training and test parts merged.
 
-    Clients differ in labels and in size. Each then splits its own samples by `test_share` (FedOBP, pFedSOP).
+    Clients differ in labels and in size. Each client then splits its samples by `test_share` (FedOBP, pFedSOP).
     """
 
     alpha: float = 0.3
-    """Concentration: small means few classes per client and unequal sizes, large tends to equal clients."""
+    """Concentration: small values give few classes per client and unequal sizes, large values equal clients."""
     min_size: int = 10
-    """Draw again until every client has at least this many samples."""
+    """Smallest number of samples of a client; the partition is drawn again until every client has it."""
     max_redraws: int = 10_000
-    """Give up after this many draws and say which setting to change."""
+    """Number of draws before the partition gives up with an error."""
     capped: bool = False
-    """A client that has its even share already gets nothing of the classes that follow, as in much benchmark code."""
+    """Give nothing more to a client that already has the average number of samples, as much benchmark code does."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < float("inf"), "alpha", self.alpha, "a number above 0")
@@ -50,14 +50,14 @@ class Dirichlet(Partition):
         )
 
     def _amounts(self, class_sizes: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
-        """How many samples of each class each client gets. # [num_classes, num_clients]"""
+        """Number of samples of each class that each client gets. # [num_classes, num_clients]"""
         shares = rng.dirichlet(np.full(num_clients, self.alpha), size=len(class_sizes))
         if not self.capped:
             return _cut(shares, class_sizes)
         even, held = class_sizes.sum() / num_clients, np.zeros(num_clients, dtype=np.int64)
         amounts = np.empty(shares.shape, dtype=np.int64)
         for row, (share, size) in enumerate(zip(shares, class_sizes, strict=True)):
-            # the tiny addend decides only when every client below its even share drew a proportion of zero
+            # the tiny number matters only if every client below the average drew a proportion of zero
             share = (share + 1e-300) * (held < even)
             amounts[row] = _cut(share[None] / share.sum(), size[None])[0]
             held += amounts[row]
@@ -66,21 +66,21 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class ClientDirichlet(Partition):
-    """Each client has its own label mix ~ Dir(alpha), the same for its training and its test samples (FedPURIN).
+    """Draws a label mix ~ Dir(alpha) for each client and uses it for training and test samples (FedPURIN).
 
     All clients have the same size. Training samples come from the official training part, test samples from the
-    official test part; a set without that split is first split at random in the ratio of the two sizes. No sample is
-    given twice. When a class runs out, the client takes what it misses from the classes that are left, in proportion to
-    its mix, and where its mix has none of them, in proportion to what is left. The test mix follows the training
-    samples that the client really got.
+    official test part. A set without that split is first split at random in the ratio of the two sizes. No sample is
+    given twice. When a class runs out, the client takes the missing samples from the remaining classes in proportion to
+    its mix, or in proportion to their sizes if its mix has none of them. The test mix follows the training samples that
+    the client received.
     """
 
     alpha: float = 0.1
-    """Concentration: small means few classes per client, large tends to all classes alike."""
+    """Concentration: small values give few classes per client, large values equal numbers of all classes."""
     train_size: int = 500
-    """Training samples of every client."""
+    """Number of training samples of every client."""
     test_size: int = 100
-    """Test samples of every client."""
+    """Number of test samples of every client."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < float("inf"), "alpha", self.alpha, "a number above 0")
@@ -95,14 +95,14 @@ class ClientDirichlet(Partition):
 
 
 def _cut(shares: Floats, class_sizes: Ints) -> Ints:
-    """Whole numbers of samples in the given proportions, adding up to each class's size."""
+    """Whole numbers of samples in the given proportions, which add up to the size of each class."""
     edges = np.floor(np.cumsum(shares, axis=1) * class_sizes[:, None]).astype(np.int64)
     edges[:, -1] = class_sizes
     return np.diff(np.minimum(edges, class_sizes[:, None]), axis=1, prepend=0)
 
 
 def _hand_out(labels: Ints, amounts: Ints, rng: np.random.Generator) -> Ints:
-    """The client of every sample, the samples of a class in random order. # [N]"""
+    """The client of every sample. The samples of a class are dealt in random order. # [N]"""
     clients = np.empty(len(labels), dtype=np.int64)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]

@@ -1,4 +1,4 @@
-"""What a partition is: a rule that deals the samples of a data set to the clients."""
+"""The interface of a partition: a rule that deals the samples of a data set to the clients."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class Population(NamedTuple):
-    """What a partition may look at."""
+    """The facts that a partition may use."""
 
     labels: Ints
     """Class of every sample, the official training part first. # [N]"""
@@ -22,15 +22,23 @@ class Population(NamedTuple):
     """Size of the official training part; 0 or N when the data set has no official split."""
     num_classes: int
     num_clients: int
+    """Number of clients; 0 lets `Natural` take every owner."""
     test_share: float
-    """Share of a client's samples that it is tested on, where the rule deals both at once."""
+    """Fraction of a client's samples that it is tested on, for rules that do not deal test samples separately."""
+    owners: Ints | None = None
+    """Number of the owner of every sample, if the data set knows it. # [N]"""
+    owner_names: tuple[str, ...] = ()
+    """Names of the owners for messages; may be empty."""
+    targets: NDArray[np.generic] | None = None
+    """The numbers to predict, if the data set has no classes. `labels` are all 0 then. # [N, K]"""
 
 
 class Parts(NamedTuple):
-    """Who has what, stored flat so that 100 000 clients cost no more than their samples."""
+    """The samples of every client in one flat array, so that 100 000 clients cost no more than their samples."""
 
     indices: Ints
-    """Client after client; of each its training samples, then its test samples."""
+    """All samples of client 0, then of client 1, and so on. Each client's training samples come before its test
+    samples."""
     train_sizes: Ints
     """# [num_clients]"""
     test_sizes: Ints
@@ -41,12 +49,12 @@ class Partition:
     """Deals samples to clients. A subclass is a dataclass whose fields are its settings, and overrides `draw`."""
 
     def draw(self, population: Population, rng: np.random.Generator) -> Parts:
-        """Deal the samples. Nothing but `population` and `rng` may decide, so that every rank draws the same."""
+        """Deal the samples. The result may depend on `population` and `rng` only, so that every rank draws the same."""
         raise NotImplementedError
 
 
 def check_enough(population: Population, smallest: int = 2) -> None:
-    """Refuse more clients than the samples can serve with `smallest` each (one to train on, one to test on)."""
+    """Refuse more clients than can get `smallest` samples each (two: one to train on and one to test on)."""
     samples, clients = len(population.labels), population.num_clients
     if clients * smallest > samples:
         raise ConfigError(
@@ -56,7 +64,7 @@ def check_enough(population: Population, smallest: int = 2) -> None:
 
 
 def by_client(train: tuple[Ints, Ints], test: tuple[Ints, Ints], num_clients: int) -> Parts:
-    """Gather (indices, their clients) of the training and the test samples into `Parts`."""
+    """Build `Parts` from the training and the test samples, each given as (indices, client of each index)."""
     indices = np.concatenate([train[0], test[0]])
     order = np.argsort(np.concatenate([2 * train[1], 2 * test[1] + 1]), kind="stable")
     sizes = [np.bincount(clients, minlength=num_clients).astype(np.int64) for _, clients in (train, test)]
@@ -67,9 +75,9 @@ def split_each(clients: Ints, population: Population, rng: np.random.Generator) 
     """Split every client's samples at random into training and test samples.
 
     Args:
-        clients: the client of every sample, -1 for samples that nobody has. # [N]
-        population: how many clients, and `test_share`; each part keeps at least one sample.
-        rng: the order of each client's samples.
+        clients: the client of every sample, or -1 if nobody has it. # [N]
+        population: gives the number of clients and `test_share`. Each part keeps at least one sample.
+        rng: shuffles each client's samples.
     """
     order = rng.permutation(len(clients))
     order = order[clients[order] >= 0]
