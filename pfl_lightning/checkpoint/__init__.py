@@ -1,4 +1,4 @@
-"""Checkpoints: complete, verified, incremental, resumable on another number of ranks."""
+"""Checkpoints: complete, verified, incremental, and resumable on any number of ranks."""
 
 from pfl_lightning.checkpoint.checkpoints import Checkpoints
 from pfl_lightning.checkpoint.config import CheckpointConfig

@@ -1,28 +1,50 @@
-"""Whether a run may be continued with another config: only where that cannot alter its history."""
+"""Whether a run may continue with another config: only if the difference cannot change its results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import yaml
 
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 HARMLESS = (
     "loop.rounds", "loop.balance_by", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "fabric.reuse_memory",
-    "run_dir", "resume", "checkpoint", "store", "report", "data.root", "data.download",
+    "run_dir", "resume", "trust", "checkpoint", "store", "report", "data.root", "data.download",
 )  # fmt: skip
-"""Keys that may differ, with all below them."""
+"""Keys that may differ, and all keys below them."""
 
 
-def refuse_differences(old: str, new: str) -> None:
-    """Raise a `ConfigError` that names the keys by which two resolved configs differ in more than harmless ways."""
-    before, after = flatten(yaml.safe_load(old)), flatten(yaml.safe_load(new))
-    keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
-    keys = [key for key in keys if not any(key == h or key.startswith(f"{h}.") for h in HARMLESS)]
-    if keys:
-        changes = ", ".join(f"{key} (was {before.get(key)}, now {after.get(key)})" for key in keys)
-        raise ConfigError(f"resume: the run was started with another config: {changes}; use the same, or a new run_dir")
+def refuse_differences(old: str, new: str, complete: Callable[[str], str] = str) -> None:
+    """Raise a `ConfigError` that names the keys by which two resolved configs differ, harmless ones excepted.
+
+    Args:
+        old: the config of the run directory, YAML.
+        new: the config of this command, YAML.
+        complete: adds the defaults of settings that did not exist when the run was started. It may import the classes
+            that the config names, so it is called only after all other values were found to be those of the command.
+    """
+    before, after = _relevant(old), _relevant(new)
+    _refuse(before.keys(), before, after)
+    if after.keys() - before.keys():
+        before = _relevant(complete(old))
+        _refuse(before.keys() | after.keys(), before, after)
+
+
+def _refuse(keys: Set[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    changed = [key for key in sorted(keys) if before.get(key) != after.get(key)]
+    if changed:
+        changes = ", ".join(f"{key} (was {before.get(key)}, now {after.get(key)})" for key in changed)
+        raise ConfigError(
+            f"resume: the run was started with another config: {changes}; use the same config or a new run_dir"
+        )
+
+
+def _relevant(text: str) -> dict[str, Any]:
+    """The settings that must not change, by their full key."""
+    flat = flatten(yaml.safe_load(text))
+    return {key: flat[key] for key in flat if not any(key == h or key.startswith(f"{h}.") for h in HARMLESS)}
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

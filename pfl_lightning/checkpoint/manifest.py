@@ -1,99 +1,86 @@
-"""The last file of a checkpoint: what it consists of, and by which checksums."""
+"""The last file of a checkpoint: it names all other files with their checksums."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pfl_lightning.atomic import write_text
-from pfl_lightning.checkpoint.files import PartFile
+from pfl_lightning.checkpoint.files import PART_NAME, PartFile
+from pfl_lightning.checkpoint.sealed import FORMAT, Unusable, read_sealed, write_sealed
+from pfl_lightning.monitor.snapshot import EventFile
 
-FORMAT = 1
-NAME = re.compile(r"(\d{8,})\.json")
-
-
-class Unusable(Exception):
-    """A checkpoint that cannot be used; the message says why."""
-
-
-class Unreadable(Unusable):
-    """The disk does not answer: the checkpoint itself may be good."""
+MANIFEST_NAME = re.compile(r"(\d{8,})\.json")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint is what its manifest says; files without one are no checkpoint."""
+    """A checkpoint. Files that no manifest names belong to no checkpoint."""
 
-    format: int
-    version: str
-    """Of the package that wrote it."""
     torch: str
+    """Version of torch that wrote it."""
     round: int
     seed: int
     rng: int
-    """A number that the random streams give after this round: they are the same streams where it is the same."""
+    """A number drawn from the random streams after this round. It differs if the random streams differ."""
     layout: str
     """Fingerprint of the model's tensors."""
     data: str
-    """Fingerprint of the partition."""
+    """Fingerprint of the samples and of the partition."""
     config: str
     """The resolved config, YAML."""
-    server: int
-    """Which file holds the server."""
     files: list[PartFile]
+    """The server's file, then the files of client states."""
     clients: list[int]
-    """Per client which file holds its state; -1: it was never trained."""
+    """For each client the index of the file with its state; -1 if it was never trained."""
     history: dict[str, Any]
-    """Ledger, best, last and other numbers so far."""
+    """Traffic, best values, last values and other totals so far."""
+    events: list[EventFile]
+    """The TensorBoard files at this round. (The rows of metrics.csv are in the server's file.)"""
+    version: str = ""
+    """Version of pfl_lightning that wrote it."""
+    format: int = FORMAT
+
+    @property
+    def server(self) -> PartFile:
+        """The file with the server's tensors."""
+        return self.files[0]
+
+    @property
+    def trained(self) -> list[int]:
+        """The clients that have a state."""
+        return [client for client, file in enumerate(self.clients) if file >= 0]
 
     def write(self, folder: Path) -> None:
-        """Write it; from now on the checkpoint exists."""
-        content = vars(self)
-        # a line per key: json's own indentation gives every client a line, which takes ten times as long
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-        text = f'{{\n "sha256": "{_digest(content)}",\n "checkpoint": {{\n{lines}\n }}\n}}\n'
-        write_text(manifest_path(folder, self.round), text)
+        """Write the manifest. This completes the checkpoint."""
+        content = {name: value for name, value in vars(self).items() if name not in ("version", "format")}
+        write_sealed(manifest_path(folder, self.round), content)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read and verify one; raises `Unusable`."""
+        """Read and verify a manifest. Raises `Unusable`."""
+        content = read_sealed(path)
         try:
-            whole = json.loads(path.read_bytes())
-            digest, content = whole["sha256"], whole["checkpoint"]
-            intact = digest == _digest(content)
-        except OSError as error:
-            raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Unusable(f"{path.name} is damaged") from error
-        if not intact:
-            raise Unusable(f"{path.name} was changed: its checksum differs")
-        try:
-            if content["format"] != FORMAT:
-                raise Unusable(
-                    f"it was written by pfl_lightning {content['version']} in format {content['format']}, "
-                    f"this version reads format {FORMAT}"
-                )
             content["files"] = [PartFile(*part) for part in content["files"]]
-            return cls(**content)
+            content["events"] = [EventFile(*file) for file in content["events"]]
+            manifest = cls(**content)
+            sound = all(-1 <= index < len(manifest.files) for index in manifest.clients) and len(manifest.files) > 0
+            sound = sound and all(PART_NAME.fullmatch(part.name) for part in manifest.files)
         except (KeyError, TypeError) as error:
-            raise Unusable(f"{path.name} is no manifest of a checkpoint") from error
+            raise Unusable(f"{path.name} is not the manifest of a checkpoint") from error
+        if not sound or content.keys() != {field.name for field in fields(cls)}:
+            raise Unusable(f"{path.name} is not the manifest of a checkpoint")
+        return manifest
 
 
 def manifest_path(folder: Path, round_: int) -> Path:
-    """Where the manifest of a round is."""
+    """The path of the manifest of a round."""
     return folder / f"{round_:08d}.json"
 
 
 def list_rounds(folder: Path) -> list[int]:
-    """The rounds of which there is a manifest, the latest first."""
+    """The rounds that have a manifest, latest first."""
     if not folder.is_dir():
         return []
-    return sorted((int(m[1]) for path in folder.iterdir() if (m := NAME.fullmatch(path.name))), reverse=True)
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sorted((int(m[1]) for path in folder.iterdir() if (m := MANIFEST_NAME.fullmatch(path.name))), reverse=True)

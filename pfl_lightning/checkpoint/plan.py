@@ -1,4 +1,4 @@
-"""Which clients are written again: those that changed, and those whose files are mostly out of date."""
+"""Choosing the clients to write: those that were trained, and those in files that are mostly out of date."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MOST_FILES = 64
 def clients_to_write(
     files: Sequence[PartFile], clients: Sequence[int], changed: Set[int], most_files: int = MOST_FILES
 ) -> set[int]:
-    """The clients whose states go into a new checkpoint's files; all others stay where they are.
+    """The clients whose states go into new files. All others stay in the files they are in.
 
-    A file of which less than half is still current is given up, so that disk use stays below twice the states, and
-    when there are very many small files the smallest are joined. Either way a state is rewritten a few times at most.
+    A file is given up when less than half of it is current, which keeps disk use below twice the states. When there are
+    very many small files, the smallest are merged. In both cases a state is rewritten a few times at most.
 
     Args:
-        files: the files of the last checkpoint.
-        clients: per client the file that holds its state, -1 for none.
-        changed: the clients that were trained since.
-        most_files: join small files beyond so many.
+        files: the files of the slot's last checkpoint.
+        clients: for each client the index of the file with its state; -1 if there is none.
+        changed: the clients that were trained since that checkpoint.
+        most_files: number of small files beyond which the smallest are merged.
     """
     current = Counter(file for client, file in enumerate(clients) if file >= 0 and client not in changed)
     given_up = {file for file, count in current.items() if 2 * count < files[file].clients}
@@ -36,13 +36,13 @@ def clients_to_write(
 def place(
     files: Sequence[PartFile], clients: Sequence[int], server: PartFile, written: Sequence[tuple[PartFile, Set[int]]]
 ) -> tuple[list[PartFile], list[int]]:
-    """The files of the new checkpoint (the server's first) and per client the one that holds its state.
+    """The files of the new checkpoint, the server's first, and for each client the index of the file with its state.
 
     Args:
-        files: the files of the last checkpoint.
-        clients: per client its file among them.
+        files: the files of the slot's last checkpoint.
+        clients: for each client the index of its file among them.
         server: the new file of the server.
-        written: the new files of clients, and who is in each.
+        written: the new files of client states, each with the clients in it.
     """
     holder = {client: part for part, inside in written for client in inside}
     parts = [holder.get(client) or (files[file] if file >= 0 else None) for client, file in enumerate(clients)]

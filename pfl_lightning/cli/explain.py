@@ -1,56 +1,62 @@
-"""One clear line for each way to get a config wrong: the key, what is the matter, what is allowed."""
+"""One clear line for each way to get a config wrong: the key, the mistake, and the values that are allowed."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-PACKAGES = {
-    "algorithm": ("pfl_lightning.algorithms", "pfl_lightning.algorithm.Algorithm"),
-    "task": ("pfl_lightning.tasks", "pfl_lightning.tasks.Task"),
-    "task.net": ("pfl_lightning.nets", "pfl_lightning.nets.Net"),
-    "task.optimizer": ("torch.optim", "torch.optim.Optimizer"),
-    "data": ("pfl_lightning.data", "pfl_lightning.data.FederatedData"),
-    "data.partition": ("pfl_lightning.data", "pfl_lightning.data.Partition"),
-}
-"""Where the classes for a key are found, and what they derive from."""
+from pfl_lightning.cli.classes import closest, find_class, suggest
 
 
-def explain(message: str, parser: ArgumentParser) -> str:
-    """Turn the parser's nested message into one line."""
-    key = ".".join(re.findall(r'Parser key "([^"]+)"', message))
+def explain(message: str, parser: ArgumentParser, flags: Callable[[], list[str]] = list) -> str:
+    """Turn the parser's nested message into one line.
+
+    Args:
+        message: of the parser's exception.
+        parser: knows the keys.
+        flags: returns the options of the classes in use, for suggestions.
+    """
+    key = ".".join(re.findall(r'Parser key "([^"]+)"', message.partition("\n  - ")[0]))
     reason = " ".join(re.split(r'Parser key "[^"]+":', message)[-1].split())
+    reason = re.sub(r"\. Got value: Namespace\(.*", "", reason)  # the class around a value is of no interest
+    return _wrong_key(key, reason, parser, flags) or _wrong_value(key, reason)
+
+
+def _wrong_key(key: str, reason: str, parser: ArgumentParser, flags: Callable[[], list[str]]) -> str:
     place = f"{key}: " if key else ""
     if match := re.search(r"Problem with given class_path '([^']+)': Option '([^']+)' is not accepted", reason):
-        allowed = list(inspect.signature(_load(match[1])).parameters) or ["class_path with init_args"]
-        return f"{key}.{match[2]}: {match[1].rsplit('.')[-1]} has no such option; use {_or(match[2], allowed)}"
+        return f"{key}.{match[2]}: {match[1].rpartition('.')[2]} has no such option; use {_options(match[1], match[2])}"
     if match := re.search(r"Group '([^']+)' does not accept option '([^']+)'", reason):
         allowed = [dest.partition(".")[2] for dest in _keys(parser) if dest.startswith(f"{match[1]}.")]
-        return f"{match[1]}.{match[2]}: no such key; use {_or(match[2], allowed)}"
-    if match := re.search(
-        r"(?:dot import path string: |import path format: |No module named |ImportError: )(\S+)", reason
-    ):
-        return f"{place}no class {match[1]}; use {_or(match[1], [*_classes(key), 'module.Class of your own'])}"
+        return f"{match[1]}.{match[2]}: no such key; use {suggest(match[2], allowed)}"
     if match := re.search(r"unrecognized arguments: (\S+)", reason):
-        word = match[1].split("=")[0]
-        known = [option for action in parser._actions for option in action.option_strings]
-        near = difflib.get_close_matches(word, known, 1, 0.6)
-        return f"{word}: no such option" + (f"; did you mean {near[0]}?" if near else "; see pfl-fit --help")
+        return _unknown_option(match[1].split("=")[0], [*(f"--{key}" for key in _keys(parser)), *flags()])
     if match := re.search(r"(?:Option|Key) '([^']+)' is not (?:accepted|expected)", reason):
-        top = list(dict.fromkeys(dest.partition(".")[0] for dest in _keys(parser)))
-        return f"{place}{match[1]}: no such key; use {_or(match[1], top)}"
+        top = dict.fromkeys(dest.partition(".")[0] for dest in _keys(parser))
+        return f"{place}{match[1]}: no such key; use {suggest(match[1], top)}"
+    if re.search(r"NestedArg\(", reason):
+        return f"{place}it has no settings of its own"
+    return ""
+
+
+def _wrong_value(key: str, reason: str) -> str:
+    place = f"{key}: " if key else ""
     if match := re.search(r"following arguments are required: (.*)", reason):
         return f"{match[1]}: missing; give it on the command line or in a --config file"
+    if match := re.search(r"argument --(\S+): expected (?:one|at least one) argument", reason):
+        return f"{match[1]}: the value is missing; use --{match[1]} VALUE"
     if match := re.search(r"Union subtypes Subtypes: \[(.*?)\] Errors:.*Given value: (.*)", reason):
-        return f"{place}{match[2]!r} is not allowed; use {_type(match[1].replace(', ', ' or '))}"
-    if match := re.search(r"Expected a (.*)\. Got value: (.*)", reason):
-        return f"{place}{match[2]!r} is not allowed; use {_type(match[1])}"
-    return place + _type(reason)
+        kinds = [kind for kind in match[1].split(", ") if "Tensor" not in kind]
+        return f"{place}{match[2]!r} is not allowed; use {in_words(' or '.join(kinds))}"
+    if match := re.search(r"Expected a (.*?)\. Got value: (.*)", reason):
+        return f"{place}{match[2]!r} is not allowed; use {in_words(match[1])}"
+    if match := re.search(r"Unable to load config ['\"](.*?)['\"]", reason):
+        return f"{place}cannot read {match[1]}; name a YAML file with the settings of this group"
+    return place + in_words(reason)
 
 
 def full_key(message: str, group: str, config: Namespace) -> str:
@@ -58,7 +64,42 @@ def full_key(message: str, group: str, config: Namespace) -> str:
     name = message.partition(":")[0]
     if name.partition(".")[0] == group:
         return message
+    if not re.fullmatch(r"[\w.]+", name):  # an error of Python's or of a user's class, which names no key
+        return f"{group}: {message}"
     return ".".join([group, *(_path(name, config) or []), message])
+
+
+def in_words(text: str) -> str:
+    """Types as people say them."""
+    text = re.sub(r"<class '([^']+)'>", r"\1", text)
+    text = re.sub(r"Union\[([^\[\]]*)\]", lambda m: m[1].replace(", ", " | "), text)
+    text = re.sub(r"\s*\|\s*(torch\.)?Tensor\b", "", text)
+    text = re.sub(r"(?:tuple|list|Sequence)\[int(?:, \.\.\.)?\]", "whole numbers in brackets, such as [64,32]", text)
+    text = re.sub(r"\b(?:pathlib\.)?Path\b", "a path", text)
+    text = re.sub(r"\bNoneType\b", "null", text)
+    text = re.sub(r"\b(?:tuple|list)\b", "a list in brackets, such as [64,32]", text)
+    text = re.sub(r"(?:typing\.)?Literal\[([^\]]*)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), text)
+    for name, words in {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}.items():
+        text = re.sub(rf"\b{name}\b", words, text)
+    return text
+
+
+def _unknown_option(word: str, known: list[str]) -> str:
+    """Suggest the option with the same last part, such as --task.optimizer.lr for --lr, or the most similar one."""
+    if not word.startswith("-"):
+        return f"{word!r} does not belong to any option; options look like --key value"
+    last = word.lstrip("-").rpartition(".")[2].lower()
+    same = [option for option in known if option.rpartition(".")[2].lower() == last]
+    near = same or closest(word, known, 0.6)
+    if not near:
+        return f"{word}: no such option; see pfl-fit --help"
+    return f"{word}: no such option; did you mean {' or '.join(near)}?"
+
+
+def _options(class_path: str, wrong: str) -> str:
+    """The settings of a class, the most similar one to `wrong` first."""
+    parameters = list(inspect.signature(find_class("", class_path)).parameters)
+    return suggest(wrong, parameters or ["class_path with init_args"])
 
 
 def _path(name: str, config: Any) -> list[str] | None:
@@ -78,34 +119,3 @@ def _keys(parser: ArgumentParser) -> list[str]:
     """All keys of a config."""
     skip = ("help", "config", "print_config", "print_shtab")
     return [a.dest for a in parser._actions if a.dest not in skip and not a.dest.endswith(".help")]
-
-
-def _or(word: str, allowed: list[str]) -> str:
-    """The allowed words, the likeliest first."""
-    near = difflib.get_close_matches(word, allowed, 1, 0.4)
-    return " | ".join([*near, *(other for other in allowed if other not in near)])
-
-
-def _classes(key: str) -> list[str]:
-    """Names of the classes that fit a key."""
-    if key not in PACKAGES:
-        return []
-    package, root = import_module(PACKAGES[key][0]), _load(PACKAGES[key][1])
-    names = getattr(package, "__all__", dir(package))
-    found = {name: getattr(package, name) for name in names}
-    return [n for n, c in found.items() if inspect.isclass(c) and issubclass(c, root) and c is not root]
-
-
-def _load(path: str) -> type:
-    module, name = path.rsplit(".", 1)
-    found: type = getattr(import_module(module), name)
-    return found
-
-
-def _type(text: str) -> str:
-    """Types as people say them."""
-    text = re.sub(r"<class '([^']+)'>", r"\1", text)
-    text = re.sub(r"(?:typing\.)?Literal\[([^\]]*)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), text)
-    for name, words in {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}.items():
-        text = re.sub(rf"\b{name}\b", words, text)
-    return text

@@ -1,37 +1,34 @@
-"""`extends: other.yaml` in a config: the named file is read first, so that shared settings are written once."""
+"""Config files: `extends: other.yaml` reads another file first, so shared settings are written once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 
-def expand(argv: list[str]) -> list[str]:
-    """Put what a `--config` file extends before it. A file that extends another is given as its text."""
-    expanded: list[str] = []
-    for option, path in options(argv):
-        if path is None:
-            expanded.append(option)
-            continue
-        for file, content in chain(Path(path)):
-            text = str(file) if content.pop("extends", None) is None else yaml.safe_dump(content)
-            expanded += ["--config", text]
-    return expanded
+class _Loader(yaml.SafeLoader):
+    """Reads `1e-3` as a number, as the parser does. Plain YAML 1.1 takes it for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def config_name(argv: list[str]) -> str | None:
-    """The name of the last config file, without its ending."""
+    """The name of the last config file, without its suffix."""
     paths = [path for _, path in options(argv) if path]
     return Path(paths[-1]).stem if paths else None
 
 
 def options(argv: list[str]) -> Iterator[tuple[str, str | None]]:
-    """The words of a command line; `--config FILE` and `--config=FILE` come as one pair."""
+    """Yield the words of a command line. `--config FILE` and `--config=FILE` come as one pair."""
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")
@@ -40,38 +37,49 @@ def options(argv: list[str]) -> Iterator[tuple[str, str | None]]:
             continue
         path = value if equals else next(words, "")
         if not path:
-            raise ConfigError("config: no file is named; use --config FILE.yaml")
+            raise ConfigError("config: the file name is missing; use --config FILE.yaml")
         yield option, path
 
 
-def chain(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
-    """A config file and its content, after all that it extends."""
+def config_files(path: Path, above: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """The contents of a config file and of all files it extends, the most general one first."""
     if path.resolve() in above:
         raise ConfigError(f"extends: {path} extends itself, by way of {' → '.join(p.name for p in above)}")
     content = read(path)
-    parent = content.get("extends")
+    parent = content.pop("extends", None)
     if parent is None:
-        return [(path, content)]
+        return [content]
     base = path.parent / str(parent)
     if not base.is_file():
         raise ConfigError(f"extends: {path} names {parent}, but there is no file {base}")
-    return [*chain(base, (*above, path.resolve())), (path, content)]
+    return [*config_files(base, (*above, path.resolve())), content]
 
 
 def read(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"config: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"config: {path} is not a text file") from error
-    except yaml.YAMLError as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
+        reason = "it is not a text file" if isinstance(error, UnicodeDecodeError) else _reason(error)
+        raise ConfigError(f"config: cannot read {path}: {reason}") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Any]:
+    """The keys and values of YAML text. `name` is the file it comes from, for errors."""
+    try:
+        content = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-45
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"config: {path} is not valid YAML{line}: {getattr(error, 'problem', error)}") from error
+        reason = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"config: {name} is not valid YAML{line}: {reason}") from error
     if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"config: {path} must hold keys and values, such as `seed: 0`")
+        raise ConfigError(f"config: {name} is empty; write keys and values, such as `algorithm: FedAvg`")
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"config: {name} must hold keys and values, such as `algorithm: FedAvg`")
     return content
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

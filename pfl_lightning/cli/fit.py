@@ -8,8 +8,11 @@ import threading
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from pfl_lightning.errors import ConfigError, RunError
-from pfl_lightning.signals import StopSignals
+import pfl_lightning
+from pfl_lightning.cli.boundary import guard, let_rank_zero_report, take_traceback_option
+from pfl_lightning.cli.status import Status, is_first_process
+from pfl_lightning.foundation.errors import ConfigError, RunError
+from pfl_lightning.foundation.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,44 +21,63 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 2 for bad input, 1 for a run that failed, 128 + n after signal n (Ctrl-C: 130)."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv in (["--help"], ["-h"]):  # the same text as the parser's, without the seconds that torch takes to import
-        print(resources.files("pfl_lightning.cli").joinpath("help.txt").read_text(), end="")
-        return
     stop = StopSignals()
     stop.install()
     threading.excepthook = _in_thread
     sys.exit(run(argv, stop))
 
 
-def run(argv: list[str], stop: StopSignals | None = None) -> int:
-    """Parse, prepare, launch on all ranks; returns the exit code."""
-    stop = stop or StopSignals()
+def run(argv: Sequence[str], stop: StopSignals | None = None) -> int:
+    """Parse, prepare, and launch on all ranks; returns the exit code."""
+    words, show_traceback = take_traceback_option(argv)
+    return guard("pfl-fit", lambda: _run(words, stop or StopSignals(), show_traceback), show_traceback)
+
+
+def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
+    if not argv:
+        raise ConfigError("algorithm: missing; use --config FILE.yaml or --algorithm NAME, or see pfl-fit --help")
+    if answer := _quick_answer(argv):
+        print(answer, end="")
+        return 0
+    status = Status()
+    status.say("loading PyTorch")
     try:
+        from pfl_lightning.cli.help import asked_help, class_help
         from pfl_lightning.cli.job import Job
         from pfl_lightning.cli.launch import launch, make_fabric
 
         sys.path.insert(0, os.getcwd())  # a user's own classes live in files beside their configs
-        job = Job(argv, stop)
+        if question := asked_help(argv):
+            status.clear()
+            print(class_help(*question), end="")
+            return 0
+        job = Job(argv, stop, status, show_traceback)
         fabric = make_fabric(job.fabric, job.cohort_size, job.loop.ranks_per_client)
-        stop.armed = True
+    except ConfigError:
+        if not is_first_process():  # most likely rank 0 has met the same error
+            let_rank_zero_report()
+        raise
+    finally:
+        status.clear()
+    stop.armed = True
+    with job.directory:
         try:
             return launch(fabric, job)
         except RunError as error:
             job.advise(error)
             raise
-    except (ConfigError, RunError) as error:
-        return complain(error)
-    except KeyboardInterrupt:
-        return 130
+
+
+def _quick_answer(argv: list[str]) -> str:
+    """The answer to `--version` and `--help`, without the seconds that importing torch takes."""
+    if "--version" in argv:
+        return f"pfl-fit {pfl_lightning.__version__}\n"
+    if "--help" in argv or "-h" in argv:
+        return resources.files("pfl_lightning.cli").joinpath("help.txt").read_text(encoding="utf-8")
+    return ""
 
 
 def _in_thread(failure: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread hands a full disk on to the main one, which says it; no traceback besides."""
+    """TensorBoard's thread hands a full disk on to the main thread, which reports it. Print no second message."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
-
-
-def complain(error: ConfigError | RunError) -> int:
-    """Say it in one line; returns the exit code."""
-    print(f"pfl-fit: error: {error}", file=sys.stderr, flush=True)
-    return error.exit_code

@@ -1,182 +1,125 @@
-"""One training run, from the parsed config to the files it leaves."""
+"""One run of `pfl-fit`, from the command line to the exit code of each rank."""
 
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from jsonargparse import Namespace
+import torch
+from jsonargparse import ArgumentParser
 from lightning.fabric import Fabric
-from safetensors import SafetensorError
 
-from pfl_lightning import slurm
-from pfl_lightning.atomic import replacing, write_text
-from pfl_lightning.checkpoint import Checkpoints, resume
 from pfl_lightning.checkpoint.manifest import list_rounds
+from pfl_lightning.cli.boundary import INTERRUPTED, complain, foreseen, let_rank_zero_report
 from pfl_lightning.cli.explain import full_key
 from pfl_lightning.cli.extends import config_name
-from pfl_lightning.cli.launch import INTERRUPTED
-from pfl_lightning.cli.lock import RunLock
-from pfl_lightning.cli.origin import origin
-from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, parse
-from pfl_lightning.cli.resume import AUTO, resumed_run_dir
-from pfl_lightning.cli.run_dir import check_free, check_shared, choose_run_dir, create
-from pfl_lightning.cohort import cohort_size
-from pfl_lightning.data import save_partition
-from pfl_lightning.errors import ConfigError, LostRankError, RunError, StopRound
-from pfl_lightning.loop import FederatedFabricLoop
-from pfl_lightning.monitor import Monitor
+from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, read_command
+from pfl_lightning.cli.resumed_run import check_resumable, resumed_run_dir
+from pfl_lightning.cli.run_dir import RunDirectory
+from pfl_lightning.cli.status import Status
+from pfl_lightning.cli.training import Training
+from pfl_lightning.engine.cohort import cohort_size
+from pfl_lightning.foundation.errors import (
+    AlgorithmError,
+    ConfigError,
+    LostRankError,
+    RunError,
+    UnexpectedError,
+    require,
+)
+from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.monitor.closing import resume_command
-from pfl_lightning.report.partition import draw_partition
-from pfl_lightning.report.recorders import recorders
-from pfl_lightning.signals import StopSignals
-
-SPEAKING_SECONDS = 5.0
+from pfl_lightning.tasks.lightning_task import as_task
 
 
 class Job:
-    """A run of the command. Made once, then called on every rank."""
+    """A run of the command. Made once, then called on every rank.
 
-    def __init__(self, argv: list[str], stop: StopSignals) -> None:
+    Args:
+        argv: the words of the command line.
+        stop: says whether the process was asked to stop.
+        status: shows what is being prepared.
+        show_traceback: whether to print tracebacks of errors.
+    """
+
+    def __init__(
+        self, argv: list[str], stop: StopSignals, status: Status | None = None, show_traceback: bool = False
+    ) -> None:
+        status = status or Status()
+        status.say("reading the config")
         parser = build_parser()
-        self.stop = stop
+        self.stop, self.show_traceback = stop, show_traceback
         self.command = shlex.join(["pfl-fit", *argv])
-        self.config: Namespace = parse(parser, argv)
+        self.config, self.dropped, replaced = read_command(parser, argv)
+        self.seed = self.config.seed
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
         self.resume: str | None = self.config.resume
-        without_resume = self.config.clone()
-        without_resume.resume = None
-        self.config_text: str = parser.dump(without_resume)
+        resolved = self.config.clone()
+        resolved.resume, resolved.trust = None, False  # they belong to the command, not to the run
+        self.config_text: str = parser.dump(resolved)
+        torch.manual_seed(derive_seed(self.seed, "task"))  # for a task that makes layers in its __init__
         parts = instantiate(parser, self.config)
+        parts["task"] = as_task(parts["task"])
         self.algorithm, self.task, self.data = (parts[key] for key in CLASSES)
         self.loop, self.fabric, self.checkpoint, self.store, self.report = (parts[key] for key in GROUPS)
-        self.seed = self.config.seed
-        if self.resume:
-            self.run_dir = resumed_run_dir(self.config, self.config_text, partial(complete, parser))
-        else:
-            name = config_name(argv) or type(self.algorithm).__name__.lower()
-            self.run_dir = choose_run_dir(self.config.run_dir, name)
+        config = None if replaced & CLASSES.keys() else config_name(argv)
+        self.directory = self._choose_directory(config or type(self.algorithm).__name__.lower(), parser)
+        status.say("preparing the data")
         try:
             self.data.setup(self.seed)
         except ConfigError as error:
             raise ConfigError(full_key(str(error), "data", self.config.data)) from error
-        self.cohort_size = cohort_size(self.data.num_clients, self.loop.participation)
-        self.lock: RunLock | None = None
-        self.monitor: Monitor | None = None
+        except SystemExit as error:
+            raise foreseen(error) from error
+        clients, together = self.data.num_clients, self.loop.clients_per_step
+        require(together <= clients, "loop.clients_per_step", together, f"at most {clients}, the number of clients")
+        self.cohort_size = cohort_size(clients, self.loop.participation)
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run. By default it gets its name when the run is launched."""
+        return self.directory.path
+
+    def _choose_directory(self, name: str, parser: ArgumentParser) -> RunDirectory:
+        if not self.resume:
+            return RunDirectory(Path(self.config.run_dir) if self.config.run_dir is not None else None, name)
+        path = resumed_run_dir(self.config)
+        return RunDirectory(path, name, lambda: check_resumable(path, self.config_text, partial(complete, parser)))
 
     def __call__(self, fabric: Fabric) -> None:
-        """Train on this rank, and leave with a code if it goes wrong or is stopped."""
-        from pfl_lightning.cli.fit import complain
-
+        """Train on this rank. Exit with a code if that fails or is stopped."""
+        code, training = INTERRUPTED, Training(self)
         try:
-            code = self._train(fabric)
-        except (ConfigError, RunError) as error:
-            quiet = error.quiet if isinstance(error, LostRankError) else error.collective and not fabric.is_global_zero
-            if quiet and error.collective:
-                _let_rank_zero_speak()
-            sys.exit(error.exit_code if quiet else complain(error))
+            code = training.run(fabric)
         except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+            pass
+        except (Exception, SystemExit) as error:  # no code of ours exits from within a run
+            code = self._report(foreseen(error), training, fabric.is_global_zero)
         finally:
-            if self.monitor:
-                self.monitor.close()
-            if self.lock:
-                self.lock.release()
+            training.close(failed=code != 0)
         if code:
             sys.exit(code)
 
-    def _train(self, fabric: Fabric) -> int:
-        loop = FederatedFabricLoop(
-            fabric, self.task, self.algorithm, self.data, self.loop, self.seed, stop=self.stop, store=self.store
-        )
-        # chosen once, on the first rank, and told to all: it may hold the time of day
-        self.run_dir = Path(loop.comm.on_first(lambda: str(self.run_dir)))
-        recording = recorders(self.report, loop, self.run_dir)
-        loop.comm.on_first(self._claim)
-        check_shared(self.run_dir, loop.comm)
-        loop.store.settle(self.run_dir)
-        checkpoints = Checkpoints(self.run_dir, loop, self.checkpoint, self.config_text)
-        loop.on_round_end = [checkpoints.after_round, *recording]
-        begun = resume(checkpoints, fallback=self.resume == AUTO) if self.resume else None
-        if begun and begun > self.loop.rounds:
-            raise ConfigError(
-                f"loop.rounds: {self.loop.rounds} is not allowed; the run has done {begun} rounds already"
-            )
-        loop.comm.on_first(lambda: self._open_monitor(loop, begun))
-        try:
-            return self._fit(loop, checkpoints, begun or 0)
-        except RunError as error:
-            self.advise(error)
-            raise
-
-    def _fit(self, loop: FederatedFabricLoop, checkpoints: Checkpoints, begun: int) -> int:
-        try:
-            summary = loop.fit()
-        except StopRound:
-            return self._stopped(loop, checkpoints, begun)
-        try:
-            checkpoints.finish()
-        finally:
-            loop.comm.on_first(lambda: self._finish(summary))
-        return 0
-
     def advise(self, error: RunError) -> None:
-        """Add to an error how the run goes on, where it can."""
+        """Add to an error how to continue the run, if it has a checkpoint."""
         if list_rounds(self.run_dir / "checkpoints"):
             error.args = (f"{error}; {resume_command(self.run_dir)} continues from the last checkpoint",)
 
-    def _claim(self) -> None:
-        """Make the run directory ours; everything that can be refused has been checked by now."""
-        create(self.run_dir)
-        self.lock = RunLock(self.run_dir)
-        if not self.resume:
-            check_free(self.run_dir)  # another run may have come and gone since we looked
-
-    def _open_monitor(self, loop: FederatedFabricLoop, begun: int | None) -> None:
-        try:
-            write_text(self.run_dir / "config.yaml", self.config_text)
-            with replacing(self.run_dir / "partition.safetensors") as aside:
-                save_partition(self.data, aside)
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"cannot write to {self.run_dir}: {error}") from error
-        monitor = Monitor(self.run_dir, loop.history.columns(), self.loop.rounds, metrics=self.task.better)
-        header = {
-            "algorithm": type(self.algorithm).__name__,
-            "data": f"{self.data.name}, {self.data.num_clients} clients, {self.cohort_size} in a round",
-            "model": f"{type(self.task.net).__name__}, {loop.server.layout.num_parameters:,} parameters",
-            "ranks": f"{loop.comm.world} on {loop.client.vector.device.type}",
-            "run": str(self.run_dir) + (f", continued after round {begun}" if begun else ""),
-        }
-        self.monitor = loop.monitor = monitor
-        figures = {} if begun else {"partition": draw_partition(self.data.label_counts())}
-        monitor.start(header, self.config_text, figures, begun)
-
-    def _finish(self, summary: Mapping[str, Any]) -> None:
-        if self.monitor:
-            self.monitor.finish({**summary, **origin(), "command": self.command})
-
-    def _stopped(self, loop: FederatedFabricLoop, checkpoints: Checkpoints, begun: int) -> int:
-        """The round was given up: save the last whole one, say so, and ask SLURM to start again where it wants that."""
-        numbers = [number for seen in loop.comm.gather(list(self.stop.seen)) for number in seen]
-        checkpoints.finish()
-        loop.comm.on_first(lambda: self._say_stopped(loop.server.round + 1))
-        count = len(self.stop.seen)
-        if loop.comm.on_first(lambda: slurm.requeue(numbers, loop.server.round - begun)):
-            self.stop.wait(slurm.PATIENCE_SECONDS, more_than=count)  # it ends us; to leave on our own would be final
-            return 0
-        return 128 + numbers[0]
-
-    def _say_stopped(self, round_: int) -> None:
-        if self.monitor:
-            self.monitor.interrupted(round_, saved=True)
-
-
-def _let_rank_zero_speak() -> None:
-    """The launcher ends all ranks as soon as one has left: wait for that, so that the one with the words is first."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(SPEAKING_SECONDS)
+    def _report(self, error: ConfigError | RunError, training: Training, is_first: bool) -> int:
+        """Print an error on one rank only, and return the exit code."""
+        unexpected = isinstance(error, UnexpectedError)
+        own_mistake = isinstance(error, (UnexpectedError, AlgorithmError))  # other ranks may report it too
+        if isinstance(error, RunError) and not (own_mistake or isinstance(error, LostRankError)):
+            training.keep()
+        quiet = error.quiet if isinstance(error, LostRankError) else error.collective and not is_first
+        if (quiet and error.collective) or (own_mistake and not is_first):
+            let_rank_zero_report()
+        if quiet:
+            return error.exit_code
+        if isinstance(error, RunError) and training.has_result:
+            self.advise(error)
+        hint = training.write_traceback(error) if unexpected else ""
+        return complain("pfl-fit", error, self.show_traceback, hint)

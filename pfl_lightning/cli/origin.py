@@ -1,4 +1,4 @@
-"""Where a result comes from: package version and git commit."""
+"""The origin of a result: package version and git commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pfl_lightning
 
 
 def origin() -> dict[str, str | None]:
-    """For summary.json. The commit is None outside a checkout and ends in `+changes` when files differ from it."""
+    """Entries for summary.json. The commit is None outside a checkout, and ends in `+changes` if files differ."""
     return {"version": pfl_lightning.__version__, "git_commit": _git_commit(Path(pfl_lightning.__file__).parent)}
 
 
@@ -18,7 +18,7 @@ def _git_commit(place: Path) -> str | None:
         return subprocess.run(["git", *words], cwd=place, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        if not git("ls-files", "__init__.py"):  # installed into some other project's tree
+        if not git("ls-files", "__init__.py"):  # installed inside the tree of another project
             return None
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):

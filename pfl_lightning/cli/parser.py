@@ -1,13 +1,11 @@
-"""The config: its keys, their types, and one clear line for each way to get them wrong."""
+"""The config: its keys and their types."""
 
 from __future__ import annotations
 
 from argparse import ArgumentError
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse.typing import lazy_instance
 
@@ -15,12 +13,16 @@ import pfl_lightning.algorithms  # short names are found among the classes that 
 import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.checkpoint import CheckpointConfig
+from pfl_lightning.cli.classes import find_class, full_path
 from pfl_lightning.cli.explain import explain, full_key
-from pfl_lightning.cli.extends import expand
+from pfl_lightning.cli.failure import describe
+from pfl_lightning.cli.help import EXIT_CODES, PlainHelp, class_options, command_description
 from pfl_lightning.cli.launch import FabricConfig
-from pfl_lightning.cli.resume import stored_config
+from pfl_lightning.cli.layers import Dropped, settle
+from pfl_lightning.cli.own_module import accept_module
+from pfl_lightning.cli.resumed_run import stored_config
 from pfl_lightning.data import Fashion10k, FederatedData
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.report.recorders import ReportConfig
 from pfl_lightning.store import StoreConfig
@@ -36,12 +38,25 @@ GROUPS: dict[str, type] = {
 }
 
 
+class Command(NamedTuple):
+    """A command line that was understood."""
+
+    config: Namespace
+    dropped: list[Dropped]
+    """Settings of classes that were replaced by another class."""
+    replaced: set[str]
+    """Keys whose class in a config file was replaced on the command line."""
+
+
 def build_parser() -> ArgumentParser:
     """The parser of `pfl-fit`."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = ArgumentParser(
         prog="pfl-fit",
-        description="Train a personalized federation. A value on the command line wins over one in a file.",
+        usage="pfl-fit [--config FILE.yaml] [--algorithm NAME] [--key value ...]",
+        description=command_description(),
+        epilog=EXIT_CODES,
+        formatter_class=PlainHelp,
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -53,7 +68,10 @@ def build_parser() -> ArgumentParser:
         parser.add_class_arguments(config, key)
     parser.add_argument("--seed", type=int, default=0, help="The source of all randomness.")
     parser.add_argument(
-        "--run_dir", type=str | None, default=None, help="Where files go; runs/<config name>/<date-time> by default."
+        "--run_dir",
+        type=str | None,
+        default=None,
+        help="Where files go. By default runs/<name>/<date-time>, named after the config file or the algorithm.",
     )
     parser.add_argument(
         "--resume",
@@ -61,41 +79,60 @@ def build_parser() -> ArgumentParser:
         default=None,
         help="Directory of a run to continue; auto: start in run_dir or continue there.",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="With --resume DIR, allow classes from outside the package that the run in DIR names: their code is run.",
+    )
     return parser
 
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
     """Parse, or raise a `ConfigError` of one line."""
-    words = [*stored_config(argv), *expand(argv)]
+    return read_command(parser, argv).config
+
+
+def read_command(parser: ArgumentParser, argv: list[str]) -> Command:
+    """Parse, and tell which settings were dropped; raises a `ConfigError` of one line."""
+    settings = settle([*stored_config(argv), *argv])
+    chosen = {"task": "Classification", "data": "Fashion10k", **settings.classes}
     for key in ("task", "data"):
-        # else a class that is named would inherit those settings of the default class that have the same name
-        if named := first_class(words, key):
-            with suppress(ValueError, ImportError, AttributeError):  # no such class: the parser says so below
-                parser.set_defaults({key: {"class_path": named}})
+        parser.set_defaults({key: _default(key, chosen)})
+    accept_module(parser, find_class("task", chosen["task"]), settings.words)
     try:
-        return parser.parse_args(words)
+        config = parser.parse_args(settings.words)
     except ArgumentError as error:
-        raise ConfigError(explain(str(error), parser)) from error
+        raise ConfigError(explain(str(error), parser, lambda: _class_options(chosen))) from error
+    _refuse_untyped(config)
+    return Command(config, settings.dropped, settings.replaced)
 
 
-def first_class(words: list[str], key: str) -> str | None:
-    """The first class that an expanded command line names for a key."""
-    for option, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = option.partition("=")
-        if name == f"--{key}":
-            return value if equals else following
-        if option == "--config":
-            is_text = "\n" in following  # a whole config, as `--resume` gives it
-            content = yaml.safe_load(following if is_text else Path(following).read_text()) or {}
-            chosen = content.get(key)
-            chosen = chosen.get("class_path") if isinstance(chosen, dict) else chosen
-            if isinstance(chosen, str):
-                return chosen
-    return None
+def _refuse_untyped(config: Namespace) -> None:
+    """Refuse settings below a parameter of a user's class that has no type: nobody knows what to make of them."""
+    for key, value in config.items():
+        if type(value).__name__ == "NestedArg":  # jsonargparse's own, and not public
+            name = key.replace(".init_args", "")
+            raise ConfigError(
+                f"{name}.{value.key}: {name} has no settings; give it a type in the __init__ of its class"
+            )
+
+
+def _default(key: str, chosen: Mapping[str, str]) -> dict[str, Any]:
+    """A class and the classes below it without any settings.
+
+    With the usual default they would inherit settings from the default class where these have the same name.
+    """
+    inner = [name for name in chosen if name.rpartition(".")[0] == key]
+    nested = {name.rpartition(".")[2]: _default(name, chosen) for name in inner}
+    return {"class_path": full_path(key, chosen[key]), **({"init_args": nested} if nested else {})}
+
+
+def _class_options(chosen: Mapping[str, str]) -> list[str]:
+    return [option for key in CLASSES if key in chosen for option in class_options(key, chosen[key], chosen)]
 
 
 def complete(parser: ArgumentParser, text: str) -> str:
-    """A resolved config with the settings that did not exist when it was written; as it is where it no longer fits."""
+    """Add to a resolved config the settings that its version did not know. A config that does not fit is unchanged."""
     try:
         config: str = parser.dump(parser.parse_string(text))
     except ArgumentError:
@@ -111,4 +148,6 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
             parts[key] = parser.instantiate(Namespace(**{key: config[key]}))[key]  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
             raise ConfigError(full_key(str(error), key, config[key])) from error
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"{key}: {config[key].class_path} cannot be made: {describe(error)}") from error
     return parts

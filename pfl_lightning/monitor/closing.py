@@ -10,7 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from pfl_lightning.monitor.record import Metric
+from pfl_lightning.metrics.record import Metric
 
 
 def closing_table(metrics: dict[str, list[float]], metric: Metric) -> Table:

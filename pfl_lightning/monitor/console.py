@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from pfl_lightning.monitor.record import Metric, RoundRecord
+from pfl_lightning.metrics.record import Metric, RoundRecord
 
 _LINE_SECONDS = 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pfl_lightning.errors import RunError
+from pfl_lightning.foundation.errors import RunError
+from pfl_lightning.metrics.record import Metric, RoundRecord
 from pfl_lightning.monitor.closing import closing_table, resume_command, tensorboard_command
 from pfl_lightning.monitor.console import ConsoleProgress, say
-from pfl_lightning.monitor.record import Metric, RoundRecord
-from pfl_lightning.monitor.tables import MetricsTable, cut_metrics, read_metrics, write_summary
-from pfl_lightning.monitor.tensorboard import TensorBoardWriter
+from pfl_lightning.monitor.event_files import Rows, restore_events
+from pfl_lightning.monitor.snapshot import NO_FILES, Snapshot
+from pfl_lightning.monitor.tables import MetricsTable, read_metrics, restore_metrics, write_summary
+from pfl_lightning.monitor.tensorboard import TensorBoardWriter, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+LOST_EVENTS = "its curves were written again from metrics.csv, without the histograms"
 
 
 class Monitor:
@@ -55,25 +61,34 @@ class Monitor:
         config_text: str,
         figures: Mapping[str, Figure],
         resumed_at: int | None = None,
-    ) -> None:
-        """Open the files and show what begins.
+        saved: Snapshot = NO_FILES,
+    ) -> list[str]:
+        """Open the files and print the header.
 
         Args:
             header: A few facts to print: algorithm, data, clients, parameters, ranks, run directory.
             config_text: The resolved config, for TensorBoard.
             figures: Name -> picture of the partition, for TensorBoard.
-            resumed_at: The last round that is kept of what an earlier process wrote here; later ones come again.
+            resumed_at: The round from which the run continues; 0 to begin again in its directory; None for a new run.
+            saved: The files at that round. Later rounds are dropped from the files, because they are trained again.
+
+        Returns:
+            Warnings about files that were damaged and have been restored.
         """
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        path = self.run_dir / "metrics.csv"
+        path, warnings, earlier = self.run_dir / "metrics.csv", [], saved.events
         with self._writing():
             if resumed_at is not None:
-                cut_metrics(path, self._columns, resumed_at)
+                if restore_metrics(path, self._columns, saved.rows):
+                    warnings.append(f"{path} was damaged; its rows were restored from the checkpoint")
+                earlier, damaged = restore_events(self.run_dir, saved.events, self._curves(path))
+                warnings += [f"{self.run_dir / name} was damaged; {LOST_EVENTS}" for name in damaged]
             self._table = MetricsTable(path, self._columns)
-            self._tensorboard = TensorBoardWriter(self.run_dir, self._metrics, resumed_at)
+            self._tensorboard = TensorBoardWriter(self.run_dir, self._metrics, resumed_at, earlier)
             if not resumed_at:
                 self._tensorboard.start(config_text, figures)
         self._progress.start(header)
+        return warnings
 
     def round(self, record: RoundRecord, samples: int) -> None:
         """Keep and show one round, in which all ranks together trained on `samples` samples."""
@@ -84,13 +99,14 @@ class Monitor:
             self._tensorboard.round(record, samples)
         self._progress.round(record, samples)
 
-    def flush(self) -> None:
-        """Make sure that all rounds so far are in the files."""
+    def snapshot(self) -> Snapshot:
+        """Flush all rounds so far to disk and describe the files, for a checkpoint."""
+        assert self._table is not None, "start comes first"
+        assert self._tensorboard is not None, "start comes first"
         with self._writing():
-            if self._table is not None:
-                self._table.flush()
-            if self._tensorboard is not None:
-                self._tensorboard.flush()
+            self._table.flush()
+            self._tensorboard.flush()
+            return Snapshot(self._table.text, self._tensorboard.files())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, print the closing table and say where the run is."""
@@ -116,6 +132,15 @@ class Monitor:
             self._table.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+    def _curves(self, path: Path) -> Rows:
+        """The curves in metrics.csv, for files that must be written again."""
+        table = read_metrics(path) if path.is_file() and path.stat().st_size else {"round": []}
+        values = {tag(name, self._metrics): column for name, column in table.items() if name != "round"}
+        return [
+            (int(round_), {name: column[i] for name, column in values.items() if not math.isnan(column[i])})
+            for i, round_ in enumerate(table["round"])
+        ]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""TensorBoard events, written into the run directory itself so that runs are named by their place under the root."""
+"""TensorBoard curves, written into the run directory itself, so that TensorBoard names runs by their directory."""
 
 from __future__ import annotations
 
@@ -10,34 +10,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pfl_lightning.atomic import flush
-from pfl_lightning.monitor.record import Metric, RoundRecord
+from pfl_lightning.foundation.atomic_files import flush
+from pfl_lightning.metrics.record import Metric, RoundRecord
+from pfl_lightning.monitor.event_files import PATTERN, SUFFIX, GrowingFile
+from pfl_lightning.monitor.snapshot import EventFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# A kill loses at most these last seconds of curves; metrics.csv has them.
+# A kill loses at most the curves of these last seconds. metrics.csv has them.
 _FLUSH_SECONDS = 10
 _BINS = 20
+_LARGEST = 1e150
+"""Of values in histograms: TensorBoard adds up their squares."""
 
 
 class TensorBoardWriter:
-    """Curves, spread over the clients, pictures of the partition and the config of one run."""
+    """Curves, histograms over the clients, pictures of the partition and the config of one run."""
 
-    def __init__(self, run_dir: Path, metrics: Sequence[Metric], resumed_at: int | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, metrics: Sequence[Metric], resumed_at: int | None = None, earlier: Sequence[EventFile] = ()
+    ) -> None:
         # takes a second to import: only runs pay for it, not `--help`
         from torch.utils.tensorboard import SummaryWriter
 
-        self._metrics, self._run_dir = metrics, run_dir
+        self._metrics, self._earlier = metrics, earlier
+        before = set(run_dir.glob(PATTERN))
         self._writer: Any = SummaryWriter(  # its types are incomplete
             str(run_dir),
-            # what was written of rounds that are done once more is dropped by TensorBoard
+            # a TensorBoard that is open drops what it has read of rounds that are trained again
             purge_step=None if resumed_at is None else resumed_at + 1 if resumed_at else 0,
             flush_secs=_FLUSH_SECONDS,
+            filename_suffix=SUFFIX,
         )
+        (path,) = set(run_dir.glob(PATTERN)) - before
+        self._file = GrowingFile(path, (resumed_at or 0) + 1)
 
     def start(self, config_text: str, figures: Mapping[str, Figure]) -> None:
-        """Write what is known before the first round."""
+        """Write the config and the pictures, before the first round."""
         # an indented block shows any text as it is, also one that holds a code fence
         self._writer.add_text("config", "".join(f"    {line}\n" for line in config_text.splitlines()), 0)
         for name, figure in figures.items():
@@ -53,20 +63,23 @@ class TensorBoardWriter:
             scalars["time/samples_per_second"] = samples / record.scalars["seconds"]
         self._add_scalars(scalars, record.round)
         for column, values in record.per_client.items():
-            finite = values[np.isfinite(values)]
+            finite = values[np.isfinite(values)].astype(np.float64).clip(-_LARGEST, _LARGEST)
             if finite.size:
                 group, name = tag(column, self._metrics).split("/", 1)
                 edges = self._edges(column, finite)
                 self._writer.add_histogram(f"{group}_spread/{name}", finite, record.round, edges)
 
     def flush(self) -> None:
-        """Write out what is pending, to last through a power failure: a checkpoint may count on it."""
+        """Flush all rounds so far to disk."""
         self._writer.flush()
-        for path in self._run_dir.glob("events.out.tfevents.*"):
-            flush(path)
+        flush(self._file.path)
+
+    def files(self) -> list[EventFile]:
+        """The run's files at this moment, in order. Call `flush` first."""
+        return [*self._earlier, self._file.describe()]
 
     def close(self) -> None:
-        """Write out what is pending; what cannot be written was complained about before."""
+        """Write everything that is pending. A disk that is full was reported before."""
         with suppress(OSError):
             self._writer.close()
 
@@ -79,8 +92,22 @@ class TensorBoardWriter:
 
     def _edges(self, column: str, values: NDArray[Any]) -> NDArray[Any]:
         """Shares get the bins 0 ... 1 in every round, so that rounds can be compared."""
-        is_share = any(metric.percent and metric.split(column) for metric in self._metrics)
-        return np.histogram_bin_edges(values, _BINS, range=(0.0, 1.0) if is_share else None)
+        if any(metric.percent and metric.split(column) for metric in self._metrics):
+            return np.linspace(0.0, 1.0, _BINS + 1)
+        return bin_edges(values)
+
+
+def bin_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Edges of equal bins around finite values.
+
+    The losses of diverging clients may be so large that there is no room for the bins between the smallest and the
+    largest one. The range is widened then.
+    """
+    low, high = values.min(), values.max()
+    room = _BINS * np.spacing(max(abs(low), abs(high)))
+    if high - low < room:
+        low, high = low - max(0.5, room), high + max(0.5, room)
+    return np.linspace(low, high, _BINS + 1)
 
 
 def tag(column: str, metrics: Sequence[Metric]) -> str:

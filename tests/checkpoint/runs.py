@@ -1,17 +1,21 @@
-"""Runs that are saved and resumed, for the tests here."""
+"""Runs that are saved and resumed, for the tests in this folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lightning.fabric import Fabric
+from typing_extensions import override
 
 from pfl_lightning.algorithms import FedOBP
+from pfl_lightning.callback import Callback
 from pfl_lightning.checkpoint import CheckpointConfig, Checkpoints, resume
-from pfl_lightning.checkpoint.files import what_is_wrong, write_part
+from pfl_lightning.checkpoint.files import problem_with, write_part
 from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_path
 from pfl_lightning.loop import FederatedFabricLoop
-from tests.toy import toy_loop
+from pfl_lightning.metrics.record import RoundRecord
+from tests.helpers.toy import toy_loop
 
 ALGORITHM = FedOBP(quantile=0.5)
 
@@ -23,8 +27,7 @@ def new_loop(**settings) -> FederatedFabricLoop:
 def saved_run(run_dir: Path, rounds: int = 4, keep: int = 2, **settings) -> FederatedFabricLoop:
     loop = new_loop(rounds=rounds, **settings)
     checkpoints = Checkpoints(run_dir, loop, CheckpointConfig(every_rounds=1, keep=keep))
-    loop.on_round_end = [checkpoints.after_round]
-    loop.fit()
+    loop.fit([checkpoints])
     return loop
 
 
@@ -37,8 +40,19 @@ def resumed(
     return loop
 
 
+class AfterRound(Callback):
+    """Calls a function after every round."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    @override
+    def on_round_end(self, record: RoundRecord) -> None:
+        self.function()
+
+
 class FullDisk:
-    """A disk that takes so many files and then no more."""
+    """A disk that takes a number of files and then is full."""
 
     def __init__(self, files: int) -> None:
         self.left = files
@@ -51,8 +65,8 @@ class FullDisk:
 
 
 def assert_whole(folder: Path) -> None:
-    """Every checkpoint that is there is good, and no file is there that none of them names."""
+    """Every checkpoint in the folder is good, no two share a file, and there are no other files."""
     manifests = [Manifest.read(manifest_path(folder, round_)) for round_ in list_rounds(folder)]
-    parts = {part.name: part for manifest in manifests for part in manifest.files}
-    assert [what_is_wrong(folder, part) for part in parts.values()] == [None] * len(parts)
-    assert {path.name for path in folder.iterdir() if path.suffix != ".json"} == parts.keys()
+    parts = [part for manifest in manifests for part in manifest.files]
+    assert [problem_with(folder, part) for part in parts] == [None] * len(parts)
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == sorted(p.name for p in parts)

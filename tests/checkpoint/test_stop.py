@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfl_lightning.algorithms import FedCAC, FedOBP
-from tests.toy import disturbed_summary, fingerprint, toy_summary
+from tests.helpers.toy import disturbed_summary, fingerprint, toy_summary
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "participation": 0.6, "eval_every": 2}
 

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from pfl_lightning.cli.launch import FabricConfig, launch, make_fabric, usable_cores
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError
 
 
 @pytest.fixture

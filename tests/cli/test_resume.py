@@ -1,4 +1,4 @@
-"""`--resume` as a person uses it: continue, start or continue, and everything that can be wrong with it."""
+"""`--resume` on the command line: continue a run, start or continue one, and all the mistakes one can make."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pfl_lightning.checkpoint.differences import refuse_differences
+from pfl_lightning.checkpoint.marker import Marker, read_marker
 from pfl_lightning.cli.fit import run
-from pfl_lightning.cli.lock import RunLock
 from pfl_lightning.cli.parser import build_parser, complete, parse
-from pfl_lightning.errors import ConfigError
+from pfl_lightning.cli.run_lock import RunLock
+from pfl_lightning.foundation.errors import ConfigError
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
 
 JOB = [*SMALL, "--loop.rounds", "6", "--checkpoint.every_rounds", "1", "--fabric.devices", "1"]
-SAME = ("model_sha256", "clients_sha256", "last", "best", "best_per_client", "rounds", "up_bytes")
+SAME = ("model_sha256", "clients_sha256", "last", "best", "best_per_client_visits", "rounds", "up_bytes")
 
 
 def rounds(path: Path) -> list[str]:
@@ -44,7 +46,7 @@ def test_a_run_goes_on_with_more_rounds_on_other_ranks_and_leaves_one_curve(tmp_
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run([*JOB, "--run_dir", "whole"]) == 0
     assert run([*JOB, "--run_dir", "parts", "--loop.rounds", "4"]) == 0
-    # a process that went on and was killed: a row and curves of a round whose checkpoint was not written
+    # a process that continued and was killed left a row of a round without a checkpoint, and half of another
     latest = (parts / "metrics.csv").read_text().splitlines()[-1]
     with (parts / "metrics.csv").open("a") as file:
         file.write("5" + latest[1:] + "\n6,half a r")
@@ -79,12 +81,28 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path, capfd):
     assert (tmp_path / "here/config.yaml").read_text() == before
 
 
-def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tmp_path):
+def killed_before_its_first_checkpoint(run_dir: Path) -> None:
+    """Make a finished run what a kill before its first checkpoint would have left."""
+    for path in [*(run_dir / "checkpoints").iterdir(), run_dir / "summary.json"]:
+        path.unlink()
+    marker = read_marker(run_dir)
+    assert marker is not None
+    assert marker.has_checkpoint
+    Marker(marker.config).write(run_dir)
+
+
+def test_auto_starts_again_where_a_run_was_killed_before_its_first_checkpoint(tmp_path, capfd):
     here = tmp_path / "here"
     assert run([*JOB, "--run_dir", "here"]) == 0
     expected = summary(here)
-    for path in (here / "checkpoints").iterdir():
-        path.unlink()
+    killed_before_its_first_checkpoint(here)
+    capfd.readouterr()
+    assert run(["--resume", "here"]) == 2
+    line = "resume: the run in here has no checkpoint yet; start it again with its own command and --resume auto"
+    assert capfd.readouterr().err == f"pfl-fit: error: {line}\n"
+    assert run([*JOB, "--resume", "auto", "--run_dir", "here", "--seed", "3"]) == 2
+    assert "started with another config: seed (was 0, now 3)" in capfd.readouterr().err
+    assert rounds(here) == ["1", "2", "3", "4", "5", "6"], "nothing was touched"
     assert run([*JOB, "--resume", "auto", "--run_dir", "here"]) == 0
     assert all(summary(here)[key] == expected[key] for key in SAME)
     assert rounds(here) == ["1", "2", "3", "4", "5", "6"]
@@ -108,7 +126,7 @@ def done(finished, tmp_path):
 
 OTHER = "resume: the run was started with another config"
 REFUSED = {
-    "--resume nowhere": "resume: there is no checkpoint in nowhere",
+    "--resume nowhere": "resume: there is no run in nowhere",
     "--resume auto": "resume: auto needs run_dir",
     "--resume done --run_dir other": "run_dir: other is not the run that is resumed",
     "--resume done --algorithm.quantile 0.5": f"{OTHER}: algorithm.quantile (was 0.995, now 0.5)",
@@ -116,9 +134,9 @@ REFUSED = {
     "--resume done --loop.rounds 0": "loop.rounds: 0 is not allowed",
     "--resume done --algorithm FedAvg": f"{OTHER}: algorithm (was ",
     "--run_dir done": "run_dir: done is not empty; use a directory that is empty or does not exist yet, or continue ",
-    "--resume auto --run_dir full": "run_dir: full is not empty",
+    "--resume auto --run_dir full": "run_dir: full has files in it (file) but no run.json, so it is not a run",
     "--resume auto --run_dir full/file": "run_dir: full/file is a file",
-    "--checkpoint.keep 0": "checkpoint.keep: 0 is not allowed; use a whole number >= 1",
+    "--checkpoint.keep -1": "checkpoint.keep: -1 is not allowed; use a whole number >= 0",
 }
 
 
@@ -145,8 +163,8 @@ def test_a_broken_checkpoint_gets_one_line_and_auto_uses_the_older_one(tmp_path,
     assert run(["--resume", "here"]) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
-    assert "checkpoint of round 6 in here cannot be used: 00000006-server.safetensors was changed" in err
-    assert "that of round 5 is good, to continue from it: --resume auto --run_dir here" in err
+    assert "checkpoint of round 6 in here cannot be used: 00000006-server.safetensors is damaged" in err
+    assert "the one of round 5 is good, use it with --resume auto --run_dir here" in err
     assert run([*JOB, "--resume", "auto", "--run_dir", "here", "--fabric.devices", "2"]) == 0
     out, err = capfd.readouterr()
     assert err.count("\n") == 1
@@ -156,13 +174,40 @@ def test_a_broken_checkpoint_gets_one_line_and_auto_uses_the_older_one(tmp_path,
     assert all(summary(tmp_path / "here")[key] == expected[key] for key in SAME)
 
 
+DAMAGED_FILES = ("config.yaml", "run.json", "partition.safetensors", "metrics.csv", "summary.json", "events.*.pfl")
+
+
+@pytest.mark.parametrize("pattern", DAMAGED_FILES)
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+def test_other_files_of_a_run_are_restored(pattern, damage, done, capfd):
+    (path,) = done.glob(pattern)
+    before = {key: summary(done)[key] for key in SAME}
+    rows = (done / "metrics.csv").read_text()
+    content = path.read_bytes()
+    middle = len(content) // 2
+    if damage == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(content[:middle] + (b"" if damage == "truncate" else b"\xff" + content[middle + 1 :]))
+    capfd.readouterr()
+    assert run(["--resume", "done"]) == 0
+    err = capfd.readouterr().err
+    told = {"metrics.csv": "its rows were restored", "events.*.pfl": "its curves were written again from metrics.csv"}
+    assert err.count("\n") == (pattern in told)
+    assert told.get(pattern, "") in err
+    assert {key: summary(done)[key] for key in SAME} == before
+    assert (done / "metrics.csv").read_text() == rows
+    assert steps(done) == [1]
+    assert read_marker(done) is not None
+
+
 def test_every_manifest_broken_gets_one_line(done, capfd):
     (done / "checkpoints/00000001.json").write_text("{")
     capfd.readouterr()
     for words in (["--resume", "done"], [*JOB, "--resume", "auto", "--run_dir", "done"]):
         assert run(words) == 2
         err = capfd.readouterr().err
-        assert "the checkpoint of round 1 in done cannot be used: 00000001.json is damaged; there is no good one" in err
+        assert "round 1 in done cannot be used: 00000001.json is damaged; no other checkpoint is good" in err
         assert err.count("\n") == 1
 
 
@@ -172,9 +217,8 @@ def test_two_processes_on_one_directory(devices, done, capfd):
     capfd.readouterr()
     assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 2
     holder = f"process {os.getpid()} on {socket.gethostname()}"
-    assert (
-        capfd.readouterr().err == f"pfl-fit: error: run_dir: done is in use by {holder}; wait for its end or stop it\n"
-    )
+    line = f"run_dir: done is in use by {holder}; wait until it ends, or stop it first"
+    assert capfd.readouterr().err == f"pfl-fit: error: {line}\n"
     lock.release()
     assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 0
 
@@ -233,7 +277,7 @@ def test_a_config_of_an_earlier_version_fits_where_new_settings_have_their_defau
     now = parser.dump(parse(parser, JOB))
     old = re.sub(r"  (clients_per_step|ranks_per_client): 1\n", "", now)
     assert old != now
-    refuse_differences(complete(parser, old), now)
+    refuse_differences(old, now, partial(complete, parser))
     other = parser.dump(parse(build_parser(), [*JOB, "--loop.ranks_per_client", "2"]))
     with pytest.raises(ConfigError, match=r"loop\.ranks_per_client \(was 1, now 2\)"):
-        refuse_differences(complete(parser, old), other)
+        refuse_differences(old, other, partial(complete, parser))

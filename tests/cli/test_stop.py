@@ -15,16 +15,16 @@ import pytest
 from lightning.fabric import Fabric
 
 import pfl_lightning.checkpoint.checkpoints as checkpoints
-from pfl_lightning import slurm
 from pfl_lightning.cli import run_dir
 from pfl_lightning.cli.fit import run
-from pfl_lightning.cli.lock import LOCK_NAME, RunLock
+from pfl_lightning.cli.run_lock import LOCK_NAME, RunLock
+from pfl_lightning.comm.ranks import Ranks
 from pfl_lightning.data import Fashion10k
-from pfl_lightning.errors import ConfigError
-from pfl_lightning.ranks import Ranks
+from pfl_lightning.foundation import slurm
+from pfl_lightning.foundation.errors import ConfigError
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere  # noqa: F401 (a fixture)
 from tests.cli.test_resume import JOB, rounds, same, start, steps
-from tests.ranks import run_on_ranks
+from tests.helpers.ranks import run_on_ranks
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_torchrun_gives_the_bits_of_one_process(whole, tmp_path):
 
 
 def test_a_directory_that_other_nodes_do_not_see_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_dir, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(run_dir, "VISIBLE_SECONDS", 0.0)
 
     def work(fabric: Fabric) -> str:
         path = tmp_path / f"node{fabric.global_rank}"
@@ -153,12 +153,12 @@ def test_a_directory_that_other_nodes_do_not_see_is_refused(tmp_path, monkeypatc
 
     assert (
         run_on_ranks(work, 2)
-        == ["run_dir: PATH of node0 is not seen on node1; use a directory that all nodes share"] * 2
+        == ["run_dir: PATH on node0 is not visible on node1; use a directory that all nodes share"] * 2
     )
 
 
 def test_the_lock_names_its_holder_and_is_gone_with_it(tmp_path):
-    code = "import sys, pathlib, time; from pfl_lightning.cli.lock import RunLock; l = RunLock(pathlib.Path('.')); "
+    code = "import sys, pathlib, time; from pfl_lightning.cli.run_lock import RunLock; l = RunLock(pathlib.Path('.')); "
     holder = subprocess.Popen(
         [sys.executable, "-c", code + "print(flush=True); time.sleep(99)"], stdout=subprocess.PIPE
     )

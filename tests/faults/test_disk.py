@@ -1,9 +1,11 @@
-"""Disks that are full or read-only: real ones, small and in memory, which only root can make."""
+"""Full and read-only disks: real ones, small and in memory, which only root can make."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from pfl_lightning.cli.fit import run
 from tests.cli.test_fit import _elsewhere, summary  # noqa: F401 (a fixture)
 from tests.cli.test_resume import JOB, SAME, rounds, start, steps
 
+ROUNDS = 40
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 
 
@@ -29,7 +32,7 @@ def disk(tmp_path):
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Fill a disk up, but for so many bytes."""
+    """Fill a disk until `leave` bytes are free."""
     path = disk / "filler"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     path.write_bytes(bytes(max(0, free - leave)))
@@ -40,7 +43,7 @@ def fill(disk: Path, leave: int) -> Path:
 def whole(tmp_path_factory):
     """A run that has space."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    assert run([*JOB, "--run_dir", str(path), "--loop.rounds", "20"]) == 0
+    assert run([*JOB, "--run_dir", str(path), "--loop.rounds", str(ROUNDS)]) == 0
     return path
 
 
@@ -49,7 +52,7 @@ def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(
     """So little is left that a checkpoint, metrics.csv or TensorBoard fails first: resumed, nothing is missing."""
     assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "2"]) == 0
     filler = fill(disk, leave)
-    with start([*JOB, "--resume", "disk/run", "--loop.rounds", "20"], stderr=subprocess.PIPE) as process:
+    with start([*JOB, "--resume", "disk/run", "--loop.rounds", str(ROUNDS)], stderr=subprocess.PIPE) as process:
         err = process.communicate()[1]
     assert process.returncode == 1, err
     lines = err.splitlines()
@@ -57,74 +60,97 @@ def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(
     assert all(line.startswith("pfl-fit: ") for line in lines)
     assert len(lines) <= 2, "a warning about a checkpoint, then the error"
     filler.unlink()
-    assert run(["--resume", "disk/run", "--loop.rounds", "20"]) == 0
+    assert run(["--resume", "disk/run", "--loop.rounds", str(ROUNDS)]) == 0
     assert all(summary(disk / "run")[key] == summary(whole)[key] for key in SAME)
-    assert rounds(disk / "run") == [str(n) for n in range(1, 21)]
-    assert steps(disk / "run") == list(range(1, 21))
+    assert rounds(disk / "run") == [str(n) for n in range(1, ROUNDS + 1)]
+    assert steps(disk / "run") == list(range(1, ROUNDS + 1))
     assert not list(disk.rglob("*.tmp"))
 
 
 def test_a_full_disk_for_checkpoints_only_does_not_stop_the_training(disk, tmp_path, capfd):
-    Path("run").mkdir()
+    assert run([*JOB, "--run_dir", "run", "--loop.rounds", "2"]) == 0
+    shutil.copytree("run/checkpoints", disk, dirs_exist_ok=True)
+    shutil.rmtree("run/checkpoints")
     Path("run/checkpoints").symlink_to(disk)
-    Path("run/config.yaml").touch()
     filler = fill(disk, 0)
-    words = [*JOB, "--resume", "auto", "--run_dir", "run"]
+    words = ["--resume", "run", "--loop.rounds", "6"]
     capfd.readouterr()
     assert run(words) == 1, "the last checkpoint, at the end, fails too"
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(
-        "pfl-fit: warning: the checkpoint of round 1 cannot be written to run/checkpoints: No space"
+        "pfl-fit: warning: the checkpoint of round 3 cannot be written to run/checkpoints: No space"
     )
     assert lines[1].startswith("pfl-fit: error: the checkpoint of round 6 cannot be written")
     assert summary(tmp_path / "run")["rounds"] == 6, "the results are there"
     filler.unlink()
     assert run(words) == 0
+    assert rounds(tmp_path / "run") == [str(n) for n in range(1, 7)]
 
 
-def elsewhere(name: str, target: Path) -> None:
-    """A run, not begun yet, of which one file or folder is on another disk."""
-    Path("run").mkdir(exist_ok=True)
-    Path("run/config.yaml").touch()
-    Path("run", name).symlink_to(target)
+@pytest.fixture
+def on_another_disk(disk):
+    """Move a file to another disk, where it stays under its path until the test calls `bring_back`."""
+    moved: list[tuple[Path, Path]] = []
+
+    def move(path: Path, target: Path) -> None:
+        shutil.copy(path, target)
+        subprocess.run(["mount", "--bind", target, path], check=True)
+        moved.append((path.absolute(), target.absolute()))
+
+    def bring_back() -> None:
+        for path, target in moved:
+            subprocess.run(["umount", "-l", path], check=True)
+            shutil.copy(target, path)
+        moved.clear()
+
+    yield move, bring_back
+    bring_back()
 
 
-def assert_ends_with_one_line_and_goes_on(run_dir: Path, whole: Path, filler: Path) -> None:
-    words = [*JOB, "--loop.rounds", "20", "--resume", "auto", "--run_dir", str(run_dir)]
+def assert_ends_with_one_line_and_goes_on(run_dir: Path, whole: Path, make_space: Callable[[], None]) -> None:
+    words = [*JOB, "--loop.rounds", str(ROUNDS), "--resume", "auto", "--run_dir", str(run_dir)]
     with start(words, stderr=subprocess.PIPE) as process:
         err = process.communicate()[1]
     assert process.returncode == 1, err
     *warnings, error = err.splitlines()
-    assert error.startswith("pfl-fit: error: cannot write ")
+    assert error.startswith("pfl-fit: error: cannot write "), err
     assert "No space left on device" in error or "the disk is full" in error
     assert len(warnings) <= 1
     assert all(line.startswith("pfl-fit: warning: the checkpoint of round ") for line in warnings)
     done = len(rounds(run_dir))
-    assert 1 < done < 20, "it failed in the middle"
-    # every round has one, but for the last and for one that failed with a warning
+    assert 1 < done < ROUNDS, "it failed in the middle"
+    # every round has a checkpoint, except the last one and one that failed with a warning
     assert done - 1 - len(warnings) <= max(list_rounds(run_dir / "checkpoints")) <= done
-    filler.unlink()
+    make_space()
     assert run(words) == 0
     assert all(summary(run_dir)[key] == summary(whole)[key] for key in SAME)
-    assert rounds(run_dir) == [str(n) for n in range(1, 21)]
-    assert steps(run_dir) == list(range(1, 21))
+    assert rounds(run_dir) == [str(n) for n in range(1, ROUNDS + 1)]
+    assert steps(run_dir) == list(range(1, ROUNDS + 1))
 
 
-def test_a_full_disk_for_metrics_only(disk, whole):
-    elsewhere("metrics.csv", disk / "metrics.csv")
-    assert_ends_with_one_line_and_goes_on(Path("run"), whole, fill(disk, 8192))
+def test_a_full_disk_for_metrics_only(disk, whole, on_another_disk):
+    move, bring_back = on_another_disk
+    assert run([*JOB, "--run_dir", "run", "--loop.rounds", "1"]) == 0
+    move(Path("run/metrics.csv"), disk / "metrics.csv")
+    fill(disk, 8192)
+    assert_ends_with_one_line_and_goes_on(Path("run"), whole, bring_back)
 
 
-def test_a_full_disk_for_tensorboard_only(disk, whole, monkeypatch):
-    """What else is in the run directory fits: a small config and 80 KB of partition."""
-    Path("checkpoints").mkdir()
-    Path("metrics.csv").touch()
-    with monkeypatch.context() as context:
-        context.chdir(disk)
-        elsewhere("checkpoints", disk.parent / "checkpoints")
-        elsewhere("metrics.csv", disk.parent / "metrics.csv")
-    assert_ends_with_one_line_and_goes_on(disk / "run", whole, fill(disk, 147456))
+def test_a_full_disk_for_tensorboard_and_small_tables(disk, whole, on_another_disk, tmp_path):
+    """Checkpoints and metrics.csv have space, all other files of the run directory do not."""
+    move, bring_back = on_another_disk
+    assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "1"]) == 0
+    move(disk / "run/metrics.csv", tmp_path / "metrics.csv")
+    shutil.move(disk / "run/checkpoints", tmp_path / "checkpoints")
+    (disk / "run/checkpoints").symlink_to(tmp_path / "checkpoints")
+    filler = fill(disk, 98304)
+
+    def make_space() -> None:
+        filler.unlink()
+        bring_back()
+
+    assert_ends_with_one_line_and_goes_on(disk / "run", whole, make_space)
 
 
 def test_a_read_only_disk_is_refused(disk, capfd):

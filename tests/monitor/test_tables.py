@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pfl_lightning.errors import RunError
+from pfl_lightning.foundation.errors import RunError
 from pfl_lightning.monitor import RoundRecord, read_metrics
-from pfl_lightning.monitor.tables import MetricsTable, cut_metrics, write_summary
+from pfl_lightning.monitor.tables import MetricsTable, restore_metrics, write_summary
 
 
 def test_rows_have_all_columns_and_empty_cells(tmp_path: Path) -> None:
@@ -165,10 +165,50 @@ def test_summary_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyte
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
-def test_half_a_row_is_never_taken_for_another_round(tmp_path: Path) -> None:
-    """Of the row of round 12 a crash left its first digit; or bytes that are no text at all."""
-    for rest in (b"1", b"12,0.", b"\0\0\0\0", b"\xff\xfe\n", b"\xc2\xb2,1\n"):
-        path = tmp_path / "metrics.csv"
-        path.write_bytes(b"round,loss\n1,0.5\n2,0.25\n3,0.1\n" + rest)
-        cut_metrics(path, ["loss"], last=2)
-        assert path.read_text() == "round,loss\n1,0.5\n2,0.25\n"
+SAVED = b"round,loss\n1,0.5\n2,0.25\n"
+
+
+@pytest.mark.parametrize("rest", [b"", b"1", b"12,0.", b"\0\0\0\0", b"\xff\xfe\n", b"3,0.1\n4,0.05\n"])
+def test_rows_after_the_checkpoint_are_dropped(rest: bytes, tmp_path: Path) -> None:
+    """Complete rows of later rounds, the first digits of one that a crash left, or bytes that are not text."""
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(SAVED + rest)
+    assert not restore_metrics(path, ["loss"], SAVED)
+    assert path.read_bytes() == SAVED
+
+
+@pytest.mark.parametrize("damaged", [b"", SAVED[:-3], SAVED.replace(b"25", b"26"), SAVED.replace(b"0", b"\xff")])
+def test_damaged_rows_are_restored_and_reported(damaged: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(damaged)
+    assert restore_metrics(path, ["loss"], SAVED)
+    assert path.read_bytes() == SAVED
+
+
+def test_a_deleted_table_is_restored(tmp_path: Path) -> None:
+    assert restore_metrics(tmp_path / "metrics.csv", ["loss"], SAVED)
+    assert (tmp_path / "metrics.csv").read_bytes() == SAVED
+
+
+def test_columns_may_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(SAVED)
+    assert not restore_metrics(path, ["acc", "loss"], SAVED)
+    assert path.read_text() == "round,acc,loss\n1,,0.5\n2,,0.25\n"
+
+
+def test_a_link_is_replaced_and_its_target_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes(SAVED)
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / "mine.csv")
+    restore_metrics(tmp_path / "metrics.csv", ["loss"], SAVED)
+    MetricsTable(tmp_path / "metrics.csv", ["loss"]).write(RoundRecord(3, {"loss": 0.1}))
+    assert (tmp_path / "mine.csv").read_bytes() == SAVED
+
+
+def test_the_table_knows_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(SAVED)
+    table = MetricsTable(path, ["loss"])
+    table.write(RoundRecord(3, {"loss": 0.125}))
+    table.close()
+    assert table.text == path.read_bytes() == SAVED + b"3,0.125\n"

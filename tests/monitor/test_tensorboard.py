@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pfl_lightning.monitor import Metric, RoundRecord
-from pfl_lightning.monitor.tensorboard import TensorBoardWriter, tag
+from pfl_lightning.monitor.tensorboard import TensorBoardWriter, bin_edges, tag
 
 METRICS = [Metric.named("acc", "higher"), Metric.named("loss", "lower"), Metric.named("rmse", "lower")]
 CONFIG = "algorithm: FedOBP\nnote: |\n  ```\n  <b>\n"
@@ -113,3 +113,19 @@ def test_spread_of_plain_numbers_has_its_own_range(tmp_path: Path) -> None:
     value = events.Histograms("rmse_spread/before")[0].histogram_value
     filled = [edge for edge, count in zip(value.bucket_limit, value.bucket, strict=True) if count]
     assert filled == pytest.approx([11.0, 21.0, 30.0])
+
+
+@pytest.mark.parametrize("values", [[1e37, 1e37 * (1 + 2e-16)], [3e38, 3e38], [-1.7e308, 1.7e308], [2.0, 2.0], [0.0]])
+def test_a_histogram_of_diverging_clients_can_be_drawn(values: list[float], tmp_path: Path) -> None:
+    """Their losses are finite, but too large or too close for numpy's own bins."""
+    writer = TensorBoardWriter(tmp_path, METRICS)
+    writer.round(RoundRecord(1, {}, {"loss_before": np.array(values)}, {}, {}), samples=1)
+    writer.close()
+    events = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0}).Reload()
+    (event,) = events.Histograms("loss_spread/before")
+    assert event.histogram_value.num == sum(event.histogram_value.bucket) == len(values)
+
+
+def test_usual_values_have_the_bins_of_numpy() -> None:
+    values = np.random.default_rng(0).normal(size=50)
+    assert np.array_equal(bin_edges(values), np.histogram_bin_edges(values, 20))

@@ -1,4 +1,4 @@
-"""Runs of pfl-fit in processes that can be watched and killed."""
+"""Runs of pfl-fit in processes that can be watched, stopped and killed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
 class Run:
-    """`pfl-fit` in a process group of its own, forked from this process, which has paid for importing torch already."""
+    """`pfl-fit` in its own process group, forked from this process, which has imported torch already."""
 
     def __init__(self, words: list[str], log: Path) -> None:
         self.log = log
@@ -18,9 +19,11 @@ class Run:
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
-            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
+            # in a test, these are objects that write elsewhere
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             os._exit(_main(words))
         self.code: int | None = None
 
@@ -33,26 +36,28 @@ class Run:
         return self.code
 
     def wait(self, seconds: float = 120.0) -> int:
-        """Its exit code, when all its processes are gone."""
+        """The exit code, after all its processes have ended."""
         end = time.monotonic() + seconds
         while self.poll() is None or self._group_lives():
             if time.monotonic() > end:
-                self.kill()
+                self.send(signal.SIGKILL)
                 raise TimeoutError(f"the run does not end; see {self.log}")
-            time.sleep(0.005)
+            time.sleep(0.002)
         assert self.code is not None
         return self.code
 
-    def kill(self) -> None:
-        """SIGKILL for all its processes at once, as a node that loses power."""
-        os.killpg(self.pid, signal.SIGKILL)
+    def send(self, number: int) -> None:
+        """Send a signal to all its processes at the same time."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def ranks(self) -> list[int]:
-        """Its forked ranks."""
+        """The process ids of its forked ranks; its own if there is only one rank."""
         try:
-            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         except OSError:
             return []
+        return [int(pid) for pid in children] or [self.pid]
 
     def _group_lives(self) -> bool:
         try:

@@ -1,0 +1,44 @@
+"""run.json: the mark of a run directory. It is the first file of a run, and directories without it are not ours."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfl_lightning.checkpoint.sealed import Unusable, read_sealed, write_sealed
+
+MARKER_NAME = "run.json"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a run directory says about itself."""
+
+    config: str
+    """The resolved config with which the run was started or last resumed, YAML."""
+    has_checkpoint: bool = False
+    """Whether the run has completed a checkpoint. If there is none now, somebody has removed them."""
+
+    def write(self, run_dir: Path) -> None:
+        """Write run.json. Raises an `OSError`."""
+        write_sealed(run_dir / MARKER_NAME, {"config": self.config, "has_checkpoint": self.has_checkpoint})
+
+
+def read_marker(run_dir: Path) -> Marker | None:
+    """Read run.json; None if there is none. Raises `Unusable`."""
+    path = run_dir / MARKER_NAME
+    if not path.is_file():
+        return None
+    content = read_sealed(path)
+    if not isinstance(content.get("config"), str) or not isinstance(content.get("has_checkpoint"), bool):
+        raise Unusable(f"{MARKER_NAME} was not written by pfl_lightning")
+    return Marker(content["config"], content["has_checkpoint"])
+
+
+def note_checkpoint(run_dir: Path) -> None:
+    """Note in run.json, if there is one, that a checkpoint is complete. A failure is repaired by the next call."""
+    with suppress(OSError, Unusable):
+        marker = read_marker(run_dir)
+        if marker is not None and not marker.has_checkpoint:
+            Marker(marker.config, has_checkpoint=True).write(run_dir)

@@ -1,0 +1,124 @@
+"""Code that somebody else's run directory names is not run without consent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pfl_lightning.checkpoint.manifest import list_rounds, manifest_path
+from pfl_lightning.checkpoint.marker import Marker
+from pfl_lightning.checkpoint.sealed import digest
+from pfl_lightning.cli.fit import run
+from pfl_lightning.cli.trust import outside_names
+from tests.cli.test_fit import SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
+
+JOB = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
+EVIL = """
+from pathlib import Path
+from pfl_lightning.algorithms import FedOBP
+from pfl_lightning.nets import MLP
+Path("executed").touch()
+class Algorithm(FedOBP): pass
+class Net(MLP): pass
+"""
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A run directory under the current directory, with a file of code in it."""
+    assert run([*JOB, "--run_dir", "shared"]) == 0
+    (tmp_path / "shared/evil.py").write_text(EVIL)
+    sys.modules.pop("shared.evil", None)
+    sys.modules.pop("shared", None)
+    return tmp_path / "shared"
+
+
+def change_config(run_dir: Path, changes: dict[str, Any]) -> None:
+    """Change the config inside all manifests of a run, with a checksum that fits."""
+    for round_ in list_rounds(run_dir / "checkpoints"):
+        path = manifest_path(run_dir / "checkpoints", round_)
+        content = json.loads(path.read_text())["content"]
+        config = yaml.safe_load(content["config"])
+        for key, value in changes.items():
+            *above, last = key.split(".")
+            place = config
+            for name in above:
+                place = place[name]
+            place[last] = value
+        content["config"] = yaml.safe_dump(config)
+        path.write_text(json.dumps({"sha256": digest(content), "content": content}))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "class": {"algorithm.class_path": "shared.evil.Algorithm"},
+    "nested class": {"task.init_args.net": {"class_path": "shared.evil.Net"}},
+    "import path": {"task.init_args.net": "shared.evil.Net"},
+    "text with YAML": {"algorithm": "{class_path: shared.evil.Algorithm}"},
+    "text in text": {"task.init_args.net": "{class_path: '{class_path: shared.evil.Net}'}"},
+    "config file": {"config": "shared/evil.yaml"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("command", [["--resume", "shared"], [*JOB, "--resume", "auto", "--run_dir", "shared"]])
+def test_code_in_a_run_directory_is_not_run(way, command, shared, tmp_path, capfd):
+    (shared / "evil.yaml").write_text("algorithm:\n  class_path: shared.evil.Algorithm\n")
+    change_config(shared, WAYS[way])
+    capfd.readouterr()
+    assert run([*command, "--loop.rounds", "2"]) == 2
+    err = capfd.readouterr().err
+    assert not (tmp_path / "executed").exists()
+    assert err.count("\n") == 1
+    if command[0] == "--resume" and way not in ("text in text", "config file"):
+        assert err.startswith("pfl-fit: error: resume: the run in shared uses shared.evil.")
+        assert err.endswith(" from outside pfl_lightning; to run this code, check that you trust the directory and add "
+                            "--trust\n")  # fmt: skip
+
+
+def test_code_in_the_marker_is_not_run(shared, tmp_path, capfd):
+    """A run that has no checkpoint yet: its config is in run.json."""
+    config = yaml.safe_load((shared / "config.yaml").read_text())
+    config["algorithm"]["class_path"] = "shared.evil.Algorithm"
+    for path in [*(shared / "checkpoints").iterdir(), shared / "summary.json"]:
+        path.unlink()
+    Marker(yaml.safe_dump(config)).write(shared)
+    capfd.readouterr()
+    assert run([*JOB, "--resume", "auto", "--run_dir", "shared"]) == 2
+    assert "started with another config: algorithm (was shared.evil.Algorithm" in capfd.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+OWN = "from pfl_lightning.algorithms import FedAvg\nclass Mine(FedAvg): pass\n"
+
+
+def test_a_class_of_ones_own_needs_trust_or_ones_own_command(tmp_path, capfd):
+    (tmp_path / "mine_of_trust_test.py").write_text(OWN)
+    small = [word for word in JOB if not word.endswith("fedobp_fashion10k.yaml") and word != "--config"]
+    own = [*small, "--algorithm", "mine_of_trust_test.Mine"]
+    assert run([*own, "--run_dir", "here"]) == 0
+    capfd.readouterr()
+    assert run(["--resume", "here", "--loop.rounds", "2"]) == 2
+    assert "the run in here uses mine_of_trust_test.Mine from outside pfl_lightning" in capfd.readouterr().err
+    assert run(["--resume", "here", "--loop.rounds", "2", "--trust"]) == 0
+    assert run([*own, "--resume", "auto", "--run_dir", "here", "--loop.rounds", "3"]) == 0
+    assert summary(tmp_path / "here")["rounds"] == 3
+    assert "trust: false" in (tmp_path / "here/config.yaml").read_text(), "consent belongs to one command"
+
+
+def test_names_that_need_consent(tmp_path):
+    config = {
+        "algorithm": {"class_path": "pfl_lightning.algorithms.FedOBP", "init_args": {"quantile": 0.5}},
+        "task": {"class_path": "Classification", "init_args": {"optimizer": {"class_path": "torch.optim.SGD"}}},
+        "data": {"init_args": {"root": "no_such_module.csv", "source": "/data/os.path", "names": ["a", "os.getcwd"]}},
+    }
+    assert list(outside_names(config)) == ["os.getcwd"]
+    for name in (
+        "pfl_lightning.cli.origin.subprocess.Popen", "pfl_lightning.cli.origin.subprocess", "torch.hub.load",
+        "torch.optimevil.X", "pfl_lightning_evil.X", "pfl_lightning.algorithms.NoSuchClass", "__main__.X",
+    ):  # fmt: skip
+        assert list(outside_names({"class_path": name})) == [name]
