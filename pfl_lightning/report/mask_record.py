@@ -1,23 +1,26 @@
-"""What a run's masks were: the last one of each client, and how often each parameter was personal."""
+"""The masks of a run: the last one of each client, and how often each parameter was personal."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
+from typing_extensions import override
 
-from pfl_lightning import masks
-from pfl_lightning.atomic import replacing, share
-from pfl_lightning.errors import RunError
-from pfl_lightning.vector import Layout, Span
+from pfl_lightning.callback import Callback
+from pfl_lightning.foundation.errors import RunError
+from pfl_lightning.foundation.tensor_files import write_tensors
+from pfl_lightning.metrics.record import RoundRecord
+from pfl_lightning.model import masks
+from pfl_lightning.model.layout import Layout, Span
 
 if TYPE_CHECKING:
+    from pfl_lightning.engine.engine import VisitResult
     from pfl_lightning.loop import FederatedFabricLoop
 
 FILE = "masks.safetensors"
@@ -56,8 +59,7 @@ class MaskHistory:
         }
         spans = [(span.name, span.start, span.stop, list(span.shape)) for span in self.layout.spans]
         order = {"channels_last": str(self.layout.channels_last)}
-        save_file(tensors, path, {"spans": json.dumps(spans), "rounds": str(self.rounds), **order})
-        share(path)
+        write_tensors(path, tensors, {"spans": json.dumps(spans), "rounds": str(self.rounds), **order})
 
     @classmethod
     def load(cls, path: Path) -> MaskHistory:
@@ -71,68 +73,80 @@ class MaskHistory:
         return cls(layout=layout, rounds=int(about["rounds"]), **parts)
 
 
-class MaskRecorder:
-    """Follows a run as one of its `on_round_end` hooks and leaves a `MaskHistory`, masks.safetensors, at its end.
+class MaskRecorder(Callback):
+    """Counts personal parameters during a run and writes a `MaskHistory`, masks.safetensors, at its end.
 
-    It holds a number for every parameter of every client on every rank: for nets of the papers' size and dozens of
-    clients. It counts from where it was started, so a resumed run counts the rest only.
+    It holds one number for every parameter of every client on every rank, which is fine for nets of the papers' size
+    and dozens of clients. Checkpoints save the counts, so a resumed run has all of them.
 
     Args:
-        folder: where the file goes after the last round, and the pictures with it.
+        folder: the file goes there after the last round.
+        loop: the run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.counts, self.visits = torch.zeros(0), torch.zeros(0)
+    def __init__(self, folder: Path, loop: FederatedFabricLoop) -> None:
+        self.folder, self.loop = folder, loop
+        clients, layout = loop.data.num_clients, loop.server.layout
+        self.counts = torch.zeros(clients + 1, layout.num_parameters, dtype=torch.int32)
+        self.visits = torch.zeros(clients + 1, dtype=torch.int64)
+        self.last = torch.zeros(clients, (layout.size + 7) // 8, dtype=torch.uint8)
+        self._pending: dict[int, Tensor] = {}
 
-    def __call__(self, loop: FederatedFabricLoop) -> None:
-        """Count what this rank's clients keep after the round."""
-        size = loop.server.layout.num_parameters
-        if not len(self.counts):
-            self.counts = torch.zeros(loop.data.num_clients + 1, size, dtype=torch.int32)
-            self.visits = torch.zeros(loop.data.num_clients + 1, dtype=torch.int64)
-        for client in loop.comm.cohort:
-            if loop.comm.owner[client] == loop.comm.rank:
-                self.counts[client] += client_mask(loop, client)
-                self.visits[client] += 1
-        if loop.comm.rank == 0:
-            self.counts[-1] += loop.server.theta.cpu() != 0
+    @override
+    def on_round_start(self, round_: int) -> None:
+        self._pending = {}
+
+    @override
+    def on_visit_end(self, result: VisitResult) -> None:
+        self._pending[result.client] = result.mask.cpu()
+
+    @override
+    def on_round_end(self, record: RoundRecord) -> None:
+        """Count the entries that this rank's clients keep after the round."""
+        layout = self.loop.server.layout
+        for client in record.cohort:
+            self.last[client] = self._pending.get(client, torch.zeros_like(self.last[client]))
+        for client, mask in self._pending.items():
+            self.counts[client] += masks.unpack(mask, layout.size)[: layout.num_parameters]
+            self.visits[client] += 1
+        if self.loop.comm.rank == 0:
+            self.counts[-1] += self.loop.server.theta.cpu() != 0
             self.visits[-1] += 1
-        if loop.server.round == loop.config.rounds:
-            history = self.history(loop)
-            loop.comm.on_first(lambda: self._write(history))
+
+    @override
+    def on_fit_end(self, summary: dict[str, Any]) -> None:
+        history = self.history()
+        self.loop.comm.run_on_rank_zero(lambda: self._write(history))
+
+    @override
+    def state_dict(self) -> dict[str, Tensor]:
+        names = ("counts", "visits", "last")
+        return {name: self.loop.comm.all_sum(getattr(self, name).clone()) for name in names}
+
+    @override
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if self.loop.comm.rank == 0:  # the counts are added up over the ranks
+            self.counts, self.visits, self.last = state["counts"], state["visits"], state["last"]
 
     def _write(self, history: MaskHistory) -> None:
-        from pfl_lightning.report.mask_figures import draw_masks  # matplotlib takes a second to import
-
         try:
-            with replacing(self.folder / FILE) as aside:
-                history.save(aside)
-            draw_masks(history, self.folder, "net.head")
-        except (OSError, SafetensorError) as error:
+            history.save(self.folder / FILE)
+        except OSError as error:
             raise RunError(f"report.masks: cannot write to {self.folder}: {error}") from error
 
-    def history(self, loop: FederatedFabricLoop) -> MaskHistory:
-        """What was counted so far on all ranks; every rank must ask."""
-        last = torch.zeros(loop.data.num_clients, loop.server.layout.num_parameters, dtype=torch.uint8)
-        for client in loop.store.states:
-            last[client] = client_mask(loop, client)
-        counts, visits, last = (loop.comm.all_sum(tensor.clone()) for tensor in (self.counts, self.visits, last))
+    def history(self) -> MaskHistory:
+        """The counts of all ranks so far. Collective: call it on every rank."""
+        loop = self.loop
+        state, layout = self.state_dict(), loop.server.layout
+        counts, visits = state["counts"], state["visits"]
+        last = torch.stack([masks.unpack(row, layout.size)[: layout.num_parameters] for row in state["last"]])
         spans = loop.server.layout.parameter_spans
         return MaskHistory(
             Layout(spans, loop.server.layout.num_parameters, loop.server.layout.channels_last),
-            last.bool(),
+            last,
             counts[:-1].contiguous(),
             visits[:-1].contiguous(),
             counts[-1].contiguous(),
             int(visits[-1]),
             loop.data.label_counts(),
         )
-
-
-def client_mask(loop: FederatedFabricLoop, client: int) -> Tensor:
-    """The personal parameters of a client whose state is on this rank, bool [P]."""
-    state, layout = loop.store.states[client], loop.server.layout
-    if "mask" not in state:
-        return torch.zeros(layout.num_parameters, dtype=torch.bool)
-    return masks.unpack(state["mask"], layout.size)[: layout.num_parameters]

@@ -1,0 +1,1 @@
+"""Comparisons: an experiment file becomes cells, runs, measurements and a table."""

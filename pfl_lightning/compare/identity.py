@@ -1,0 +1,44 @@
+"""The identity of a cell: a hash of its resolved config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+PLACEMENT = frozenset({"accelerator", "devices", "num_nodes", "timeout", "reuse_memory"})
+"""Keys of `fabric` that say where a run takes place. They do not belong to its identity; the precision does."""
+NOT_PART = frozenset({"run_dir", "resume", "trust"})
+
+
+def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved config without placement, without keys that are null and without empty `init_args`.
+
+    A run's config.yaml leaves out null. It is never completed with defaults here, because a null that replaced a
+    default would then turn into that default.
+    """
+    kept = {key: value for key, value in config.items() if key not in NOT_PART}
+    fabric = kept.get("fabric")
+    if isinstance(fabric, Mapping):
+        kept["fabric"] = {key: value for key, value in fabric.items() if key not in PLACEMENT}
+    cleaned: dict[str, Any] = _clean(kept)
+    return cleaned
+
+
+def identity(config: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical config. Equal for configs with the same meaning, whatever their order of keys."""
+    text = json.dumps(canonical(config), sort_keys=True, separators=(",", ":"), default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = {_key(key): _clean(item) for key, item in value.items() if item is not None}
+        return {key: item for key, item in items.items() if not (key == "init_args" and item == {})}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _key(key: object) -> str:
+    """JSON writes the keys 1 and "1" the same way; keep them apart."""
+    return key if isinstance(key, str) else f"{type(key).__name__}:{key!r}"

@@ -1,0 +1,96 @@
+"""The tables as LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pfl_lightning.compare.questions import Answers
+from pfl_lightning.compare.table import Place, Table
+
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "—": "---",
+    "…": r"\dots{}",
+    "→": r"$\rightarrow$",
+    "λ": r"$\lambda$",
+    "Λ": r"$\Lambda$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+}
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it is; `code` in backticks becomes typewriter."""
+    pieces = re.split(r"`([^`]*)`", text)
+    escaped = ["".join(ESCAPES.get(character, character) for character in piece) for piece in pieces]
+    return "".join(rf"\texttt{{{piece}}}" if index % 2 else piece for index, piece in enumerate(escaped))
+
+
+def latex(table: Table, answers: Sequence[Answers]) -> str:
+    """The main table and the questions, each as a floating table. Needs the package booktabs."""
+    blocks = [_main(table)]
+    for answer in answers:
+        if answer.questions:
+            header = ["method", *(question.title for question in answer.questions)]
+            rows = [[escape(m), *(escape(q.texts[i]) for q in answer.questions)] for i, m in enumerate(answer.methods)]
+            place = f" at {answer.column}" if answer.column else ""
+            alignment = "l" + "r" * len(answer.questions)
+            blocks.append(_float(f"Clients and cost{place}.", alignment, header, [rows], ""))
+    return "% \\usepackage{booktabs}\n" + "\n".join(blocks)
+
+
+def _main(table: Table) -> str:
+    header, alignment = ["method", "reported"], "ll"
+    for label, has_paper in zip(table.columns, table.has_paper, strict=True):
+        header += [label or "value", *(["paper"] if has_paper else [])]
+        alignment += "rr" if has_paper else "r"
+    groups: list[list[list[str]]] = [[], []]
+    for row in table.rows:
+        cells = [escape(row.method), escape(row.reported)]
+        for place, has_paper in zip(row.places, table.has_paper, strict=True):
+            cells += [_place(place), *([escape(place.paper)] if has_paper else [])]
+        groups[row.control].append(cells)
+    notes = [f"$^{{{letter}}}$ {escape(text)}" for letter, text in table.notes.items()]
+    return _float(table.caption, alignment, header, [group for group in groups if group], r" \\ ".join(notes))
+
+
+def _place(place: Place) -> str:
+    text = escape(place.text or "—")
+    if place.rank == 1:
+        text = rf"\textbf{{{text}}}"
+    elif place.rank == 2:
+        text = rf"\underline{{{text}}}"
+    return text + (f"$^{{{','.join(place.marks)}}}$" if place.marks else "")
+
+
+def _float(
+    caption: str, alignment: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]], notes: str
+) -> str:
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape(caption)}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        " & ".join(escape(title) for title in header) + r" \\",
+    ]
+    for group in groups:
+        lines += [r"\midrule", *(" & ".join(cells) + r" \\" for cells in group)]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if notes:
+        lines += [r"\par\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {notes}}}"]
+    return "\n".join([*lines, r"\end{table}", ""])

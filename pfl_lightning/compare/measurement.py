@@ -1,0 +1,142 @@
+"""The numbers of one cell that its comparison needs, taken from a finished run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pfl_lightning.compare.metric import SELECTIONS, Metric
+from pfl_lightning.compare.plan import Cell
+from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
+from pfl_lightning.compare.statistics import first_reached, spread, worst_tenth
+
+VALIDATION = "_validation"
+"""Ending of the columns that are measured on validation data."""
+CLIENTS_TOLERANCE = 1e-4
+"""clients.csv may have fewer digits than metrics.csv."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One cell's results. Values are as the run recorded them, accuracies as fractions."""
+
+    cell: Cell
+    run_dir: Path
+    metric: Metric
+    facts: RunFacts
+    value: float
+    """The reported value."""
+    round: int | None
+    """The round it is from; None if each client has its own."""
+
+    @property
+    def clients(self) -> Values | None:
+        """Each client's own value at the reported moment; None where the run did not record it."""
+        by_round = self.facts.clients.get(self.metric.client_column)
+        if not by_round:
+            return None
+        if self.round is not None:
+            return by_round.get(self.round)
+        best = np.fmax if self.metric.higher else np.fmin
+        return best.reduce(list(by_round.values()))  # type: ignore[no-any-return]
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean over the worst tenth of the clients at the reported moment; NaN where it is not known."""
+        if self.clients is not None:
+            return worst_tenth(self.clients, self.metric.higher)
+        return self.facts.at(self.round, f"{self.metric.client_column}_worst10") if self.round else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over the clients at the reported moment."""
+        return spread(self.clients) if self.clients is not None else math.nan
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes of all clients in all rounds, up and down."""
+        return self._total(self.cell.rounds, "up_bytes") + self._total(self.cell.rounds, "down_bytes")
+
+    @property
+    def steps_per_visit(self) -> float:
+        """Gradient steps at a visit, on average."""
+        return self._steps(self.cell.rounds) / self.cell.visits
+
+    @property
+    def best_on_test(self) -> float:
+        """The best value that the column ever had on test data."""
+        series = self.facts.series(self.metric.column)
+        return series[self.metric.best([value for _, value in series])][1] if series else math.nan
+
+    @property
+    def by_validation(self) -> float:
+        """The test value at the round that validation chose; NaN without validation data."""
+        round_ = validation_round(self.facts, self.metric)
+        return math.nan if round_ is None else self.facts.at(round_, self.metric.column)
+
+    def cost_of(self, target: float) -> tuple[float, float] | None:
+        """(bytes, gradient steps) until the reported column first reached a value; None if it never did."""
+        round_ = first_reached(self.facts.series(self.metric.column), target, self.metric.higher)
+        if round_ is None:
+            return None
+        return self._total(round_, "up_bytes") + self._total(round_, "down_bytes"), self._steps(round_)
+
+    def _steps(self, round_: int) -> float:
+        """Gradient steps of all clients up to a round: as recorded, else samples over the batch size."""
+        steps = self._total(round_, "steps")
+        return self._total(round_, "samples") / self.cell.config["loop"]["batch_size"] if math.isnan(steps) else steps
+
+    def _total(self, round_: int, column: str) -> float:
+        return math.fsum(row.get(column, math.nan) for row in self.facts.rounds if row["round"] <= round_)
+
+
+def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measurement:
+    """The reported value of a finished run; raises `Unreadable` where the run did not record it."""
+    if metric.select == "best_per_client":
+        value = facts.summary.get("best_per_client", {}).get(f"{metric.name}_{metric.moment}")
+        if value is None:
+            raise Unreadable(f"its summary.json has no best_per_client of {metric.name}_{metric.moment}")
+        return Measurement(cell, run_dir, metric, facts, float(value), None)
+    round_ = _round(facts, metric)
+    value = math.nan if round_ is None else facts.at(round_, metric.column)
+    if math.isnan(value):
+        raise Unreadable(f"its metrics.csv has no {metric.column} {SELECTIONS[metric.select]}")
+    return Measurement(cell, run_dir, metric, facts, value, round_)
+
+
+def check_clients(measurement: Measurement) -> None:
+    """Refuse values per client that are not those of the reported mean; raises `Unreadable`."""
+    clients, metric = measurement.clients, measurement.metric
+    if clients is None or metric.average or measurement.round is None:
+        return
+    mean = float(np.nanmean(clients)) if not np.isnan(clients).all() else math.nan
+    if not abs(mean - measurement.value) <= CLIENTS_TOLERANCE * max(1.0, abs(measurement.value)):
+        raise Unreadable(f"its clients.csv and its metrics.csv differ in {metric.column}")
+
+
+def validation_round(facts: RunFacts, metric: Metric) -> int | None:
+    """The round with the best value on validation data; None without validation data."""
+    series = facts.series(metric.column + VALIDATION)
+    return series[metric.best([value for _, value in series])][0] if series else None
+
+
+def validation_value(facts: RunFacts, metric: Metric) -> float:
+    """The value on validation data by which a search chooses: the last one, or the best for other selections."""
+    series = facts.series(metric.column + VALIDATION)
+    if not series:
+        raise Unreadable(f"its metrics.csv has no column {metric.column + VALIDATION}")
+    if metric.select == "last":
+        return facts.at(facts.last_round, metric.column + VALIDATION)
+    return series[metric.best([value for _, value in series])][1]
+
+
+def _round(facts: RunFacts, metric: Metric) -> int | None:
+    if metric.select == "last":  # even where it is NaN: an earlier round would flatter
+        return facts.last_round
+    if metric.select == "validation":
+        return validation_round(facts, metric)
+    series = facts.series(metric.column)
+    return series[metric.best([value for _, value in series])][0] if series else None

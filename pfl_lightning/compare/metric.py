@@ -1,0 +1,123 @@
+"""The reported number: which column of metrics.csv, at which round, and how it is written."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfl_lightning.compare.experiment import Report, Select
+from pfl_lightning.foundation.errors import ConfigError
+
+COLUMN = re.compile(
+    r"(?P<all>all_)?"
+    r"(?:global_(?P<of_global>\w+?)|(?P<name>\w+?)_(?P<moment>before|after|finetuned))"
+    r"(?P<average>_pooled|_worst10)?"
+)
+LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
+"""Words in the names of metrics that are better when lower, for tasks that do not say it."""
+MOMENTS = {
+    "before": "tested with the model that it would start its next visit with, before local training",
+    "after": "tested with the outcome of its latest local training",
+    "finetuned": "tested with a copy of its model that was fine-tuned on its own training data",
+    "global": "tested with the plain global model",
+}
+AVERAGES = {
+    "": "mean over {who}",
+    "_pooled": "over the test samples of {who} together",
+    "_worst10": "mean over the worst tenth of {who}",
+}
+SELECTIONS: dict[Select, str] = {
+    "last": "after the last round",
+    "best": "at the round with the best value on the test data, which flatters",
+    "validation": "at the round that the validation data chose",
+    "best_per_client": "each client at its own best round on the test data, which flatters",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column at one round of a run."""
+
+    column: str
+    select: Select
+    name: str
+    moment: str
+    average: str
+    everyone: bool
+    higher: bool
+    digits: int
+
+    @property
+    def percent(self) -> bool:
+        """Whether values are fractions that people read in percent."""
+        return "acc" in self.name.split("_") or "accuracy" in self.name
+
+    @property
+    def client_column(self) -> str:
+        """The column of clients.csv with each client's own value."""
+        return self.column.removesuffix(self.average) if self.average else self.column
+
+    @property
+    def label(self) -> str:
+        """Name of the metric with its unit."""
+        return "accuracy in %" if self.name == "acc" else f"{self.name} in %" if self.percent else self.name
+
+    @property
+    def short(self) -> str:
+        """Moment, average and selection in a few words, for a column of the table."""
+        words = [self.moment, self.average.strip("_"), "" if self.everyone else "participants"]
+        words.append("" if self.select == "last" else self.select.replace("_", " "))
+        return ", ".join(word for word in words if word)
+
+    def definition(self) -> str:
+        """What the number is, in full, for the caption."""
+        who = "all clients" if self.everyone else "the clients of the round"
+        average = AVERAGES[self.average].format(who=who)
+        selection = SELECTIONS[self.select]
+        return f"{self.label} (`{self.column}`) {selection}: {average}, each {MOMENTS[self.moment]}"
+
+    def scaled(self, value: float) -> float:
+        """A value in the unit of the table."""
+        return 100 * value if self.percent else value
+
+    def text(self, value: float) -> str:
+        """A value as the table shows it."""
+        if math.isnan(value):
+            return "nan"
+        return f"{100 * value:.{self.digits}f}" if self.percent else f"{value:#.{max(1, self.digits)}g}".rstrip(".")
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether the first value is strictly better."""
+        return one > other if self.higher else one < other
+
+    def best(self, values: list[float]) -> int:
+        """Index of the first best value. NaN never wins."""
+        sign = -1.0 if self.higher else 1.0
+        return min(range(len(values)), key=lambda i: math.inf if math.isnan(values[i]) else sign * values[i])
+
+
+def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool) -> Metric:
+    """The metric of a report, with defaults from the task.
+
+    Args:
+        report: of the experiment and the method.
+        directions: the task's metrics, the main one first, with `higher` or `lower`.
+        fine_tuned: whether the default is the fine-tuned model.
+    """
+    main = next(iter(directions), "acc")
+    column = report.metric or f"all_{main}_{'finetuned' if fine_tuned else 'before'}"
+    match = COLUMN.fullmatch(column)
+    if match is None:
+        raise ConfigError(
+            f"report.metric: {column!r} is not allowed; use a column of metrics.csv such as all_acc_before, "
+            "all_acc_after_pooled or all_global_acc"
+        )
+    name = match["name"] or match["of_global"]
+    default = "lower" if any(word in LOWER for word in name.split("_")) else "higher"
+    higher = (report.better or directions.get(name, default)) == "higher"
+    percent = "acc" in name.split("_") or "accuracy" in name
+    digits = report.digits if report.digits is not None else 1 if percent else 4
+    moment, average = match["moment"] or "global", match["average"] or ""
+    return Metric(column, report.select or "last", name, moment, average, bool(match["all"]), higher, digits)

@@ -1,0 +1,65 @@
+"""The files of a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pfl_lightning.compare.cell_json import as_json
+from pfl_lightning.compare.csv_table import csv_table
+from pfl_lightning.compare.latex import latex
+from pfl_lightning.compare.likeness import Outcome
+from pfl_lightning.compare.markdown import markdown
+from pfl_lightning.compare.questions import Answers
+from pfl_lightning.compare.table import Table
+from pfl_lightning.foundation.atomic_files import make_folder, write_text
+from pfl_lightning.foundation.errors import ConfigError
+
+
+def write_tables(folder: Path, table: Table, answers: Sequence[Answers]) -> list[Path]:
+    """Write table.md, table.csv and table.tex."""
+    make_folder(folder)
+    texts = {
+        "table.md": markdown(table, answers),
+        "table.csv": csv_table(table, answers),
+        "table.tex": latex(table, answers),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write a JSON file for every finished cell of the table."""
+    make_folder(folder)
+    for outcome in outcomes:
+        for measurement in outcome.measurements:
+            cell = measurement.cell
+            name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", cell.label).strip("-")
+            text = json.dumps(as_json(measurement), indent=1) + "\n"
+            write_text(folder / f"{name}-{cell.id[:8]}.json", text)
+
+
+def check_page(page: Path, name: str) -> None:
+    """Refuse a page that has no place for the table."""
+    begin, end = _marks(name)
+    try:
+        text = page.read_text()
+    except OSError as error:
+        raise ConfigError(f"page: {page} cannot be read: {error.strerror}") from error
+    if not (0 <= text.find(begin) < text.find(end)):
+        raise ConfigError(f"page: {page} has no place for the table; add the lines {begin} and {end}")
+
+
+def write_page(page: Path, name: str, text: str) -> None:
+    """Put the tables between the two marks of a page."""
+    begin, end = _marks(name)
+    old = page.read_text()
+    before, after = old[: old.index(begin) + len(begin)], old[old.index(end) :]
+    write_text(page, f"{before}\n\n{text}\n{after}")
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- pfl-compare {name}: begin -->", f"<!-- pfl-compare {name}: end -->"

@@ -1,0 +1,129 @@
+"""The cells of a comparison: every run that its table needs, identified by the resolved config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pfl_lightning.compare.controls import alone, named_controls
+from pfl_lightning.compare.experiment import FINE_TUNED, Column, Experiment, Keys, Method, Report
+from pfl_lightning.compare.identity import identity
+from pfl_lightning.compare.layers import class_name
+from pfl_lightning.compare.metric import Metric, metric_from
+from pfl_lightning.compare.resolving import Resolver, resolved
+from pfl_lightning.foundation.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    id: str
+    """SHA-256 of the resolved config."""
+    method: str
+    column: str
+    seed: int
+    config: Mapping[str, Any]
+    """Resolved, with all keys."""
+
+    @property
+    def label(self) -> str:
+        """How people tell it from the others."""
+        return ", ".join(word for word in (self.method, self.column, f"seed {self.seed}") if word)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return int(self.config["loop"]["rounds"])
+
+    @property
+    def visits(self) -> int:
+        """Visits of the run, or its rounds where the number of clients is not in the config."""
+        clients = self.config.get("data", {}).get("init_args", {}).get("num_clients") or 1
+        return self.rounds * max(1, round(float(self.config["loop"]["participation"]) * int(clients)))
+
+    @property
+    def cost(self) -> int:
+        """Epochs of local training over all visits: a measure of its duration that is known in advance."""
+        return self.visits * max(1, int(self.config["loop"]["local_epochs"]))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place in the table: a method in a column, with one cell per seed."""
+
+    method: str
+    column: str
+    metric: Metric
+    cells: tuple[Cell, ...]
+    control: bool = False
+    chosen: Keys | None = None
+    """Values that the search chose."""
+
+
+def methods_of(experiment: Experiment, resolver: Resolver) -> list[Method]:
+    """The rows of the table: methods, then controls."""
+    rows = list(experiment.methods)
+    for method in experiment.methods:
+        config = resolved(resolver, experiment, method, experiment.columns[0], {})
+        if off := alone(method, class_name(config, "algorithm") or "", experiment):
+            rows.append(off)
+    return [*rows, *named_controls(experiment)]
+
+
+def entry_of(
+    experiment: Experiment,
+    resolver: Resolver,
+    method: Method,
+    column: Column,
+    chosen: Keys | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Entry:
+    """A method in a column, with the values that a search chose."""
+    config = resolved(resolver, experiment, method, column, chosen or {})
+    report = method.report.over(experiment.report)
+    if method.label.endswith(FINE_TUNED) and method.report.metric is None:
+        report = _fine_tuned(report)
+    metric = metric_from(report, resolver.directions(config), method.label.endswith(FINE_TUNED))
+    _check_measured(metric, config, method.label)
+    cells = []
+    for seed in experiment.seeds if seeds is None else seeds:
+        with_seed = {**config, "seed": seed}
+        cells.append(Cell(identity(with_seed), method.label, column.label, seed, with_seed))
+    return Entry(method.label, column.label, metric, tuple(cells), method.control, chosen)
+
+
+def check_columns(entries: Sequence[Entry]) -> None:
+    """Refuse a grid that has no effect on a method: two columns would show the same runs.
+
+    Controls may have the same runs in several columns, for they do without the grid's `algorithm.…` keys.
+    """
+    seen: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        if entry.control:
+            continue
+        for cell in entry.cells:
+            other = seen.setdefault((entry.method, cell.id), entry.column)
+            if other != entry.column:
+                raise ConfigError(
+                    f"grid: {entry.method} has the same config at {other!r} and at {entry.column!r}; "
+                    "its own settings override the grid's"
+                )
+
+
+def _fine_tuned(report: Report) -> Report:
+    """The experiment's metric, at the moment that the label asks for."""
+    if report.metric is None:
+        return report
+    return replace(report, metric=re.sub(r"_(before|after)(?=$|_)", "_finetuned", report.metric))
+
+
+def _check_measured(metric: Metric, config: Mapping[str, Any], label: str) -> None:
+    """Refuse a metric that the runs would not record."""
+    loop = config["loop"]
+    if metric.everyone and not loop["eval_every"]:
+        raise ConfigError(f"methods.{label}: {metric.column} is recorded at evaluations; set loop.eval_every above 0")
+    if metric.moment == "finetuned" and not loop["finetune_epochs"]:
+        raise ConfigError(f"methods.{label}: {metric.column} needs loop.finetune_epochs above 0")

@@ -1,0 +1,126 @@
+"""Numbers that a run leaves in its directory."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+Values = NDArray[np.float64]
+
+
+class Unreadable(Exception):
+    """A run whose results cannot be used. The message says why."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a finished run has recorded."""
+
+    summary: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, float]]
+    """The rows of metrics.csv. Empty fields are NaN."""
+    clients: Mapping[str, Mapping[int, Values]] = field(default_factory=dict)
+    """Metric column → round → value of each client, NaN where it was not tested. Empty without clients.csv."""
+    partition_sha256: str | None = None
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round."""
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    def at(self, round_: int, column: str) -> float:
+        """A column at a round; NaN where there is none."""
+        row = next((row for row in self.rounds if row["round"] == round_), {})
+        return row.get(column, math.nan)
+
+    def series(self, column: str) -> list[tuple[int, float]]:
+        """(round, value) wherever the column has a value."""
+        found = [(int(row["round"]), row.get(column, math.nan)) for row in self.rounds]
+        return [(round_, value) for round_, value in found if not math.isnan(value)]
+
+
+def read_facts(run_dir: Path) -> RunFacts:
+    """Read summary.json, metrics.csv, clients.csv and partition.safetensors; raises `Unreadable`."""
+    return RunFacts(read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir), _partition(run_dir))
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """The content of summary.json; raises `Unreadable`."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text())
+    except FileNotFoundError:
+        raise Unreadable("it has no summary.json") from None
+    except (OSError, ValueError) as error:
+        raise Unreadable("its summary.json cannot be read") from error
+    if not isinstance(summary, dict):
+        raise Unreadable("its summary.json holds no keys and values")
+    return summary
+
+
+def read_rounds(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv; raises `Unreadable`."""
+    try:
+        with (run_dir / "metrics.csv").open(newline="") as file:
+            rows = [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise Unreadable("its metrics.csv cannot be read") from error
+    if any(math.isnan(row.get("round", math.nan)) for row in rows):
+        raise Unreadable("its metrics.csv has a row without a round")
+    return rows
+
+
+def _read_clients(run_dir: Path) -> dict[str, dict[int, Values]]:
+    path = run_dir / "clients.csv"
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(newline="") as file:
+            reader = csv.reader(file)
+            names = next(reader, [])
+            table = np.array([[_number(text) for text in row] for row in reader], dtype=np.float64)
+        rounds, clients = table[:, names.index("round")], table[:, names.index("client")].astype(int)
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise Unreadable("its clients.csv cannot be read") from error
+    columns: dict[str, dict[int, Values]] = {}
+    for index, name in enumerate(names):
+        if name in ("round", "client"):
+            continue
+        by_round = columns.setdefault(name, {})
+        for round_ in np.unique(rounds):
+            values = np.full(int(clients.max()) + 1, np.nan)
+            rows = rounds == round_
+            values[clients[rows]] = table[rows, index]
+            if not np.isnan(values).all():
+                by_round[int(round_)] = values
+    return columns
+
+
+def _partition(run_dir: Path) -> str | None:
+    """A digest of the tensors and facts in the file. Its own bytes will not do: the order of the facts is random."""
+    path = run_dir / "partition.safetensors"
+    if not path.is_file():
+        return None
+    digest = hashlib.sha256()
+    try:
+        with safe_open(path, framework="numpy") as file:
+            digest.update(repr(sorted((file.metadata() or {}).items())).encode())
+            for name in sorted(file.keys()):
+                tensor = file.get_tensor(name)
+                digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
+    except (OSError, SafetensorError) as error:
+        raise Unreadable("its partition.safetensors cannot be read") from error
+    return digest.hexdigest()
+
+
+def _number(text: str | None) -> float:
+    return float(text) if text else math.nan

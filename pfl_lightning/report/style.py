@@ -1,0 +1,78 @@
+"""The look of all figures: narrow enough for a phone, colours that colour-blind readers can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+
+WIDTH, HEIGHT = 4.2, 2.9
+"""Inches of a figure. A phone shows it nearly at this size, so its text stays legible."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
+"""The palette of Okabe and Ito, in an order that keeps neighbours apart."""
+DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "svg.hashsalt": "pfl-report",
+}
+"""For `matplotlib.rc_context`, because importing this module must not change the user's own figures."""
+
+
+def new_figure(height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """An empty figure with one set of axes."""
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def color(index: int) -> str:
+    """The colour of the line number `index`."""
+    return COLORS[index % len(COLORS)]
+
+
+def dashes(index: int) -> str:
+    """The pattern of the line number `index`. Lines of the same colour have different patterns."""
+    return DASHES[index // len(COLORS) % len(DASHES)]
+
+
+def marker(index: int) -> str:
+    """The marker of the line number `index`, so that lines differ without colour too."""
+    return MARKERS[index % len(MARKERS)]
+
+
+def as_percent(axes: Axes, axis: str = "y") -> None:
+    """Show fractions in percent."""
+    getattr(axes, f"{axis}axis").set_major_formatter(PercentFormatter(1.0, decimals=None))
+
+
+def as_bytes(axes: Axes) -> None:
+    """Show bytes on the x axis with prefixes: 12 MB."""
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def legend_below(axes: Axes, names: Sequence[str], least: int = 2) -> None:
+    """A legend under the axes, in as many columns as fit, if there are at least `least` names."""
+    if len(names) >= least:
+        longest = max(map(len, names))
+        axes.figure.legend(  # type: ignore[union-attr]
+            *axes.get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=max(1, min(3, len(names), 40 // (longest + 5))),
+            frameon=False,
+        )

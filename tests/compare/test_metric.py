@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pfl_lightning.compare.experiment import Report
+from pfl_lightning.compare.metric import metric_from
+
+ACC = {"acc": "higher", "loss": "lower"}
+
+
+def test_columns_are_taken_apart():
+    metric = metric_from(Report("all_acc_after_worst10", "best"), ACC, False)
+    assert (metric.name, metric.moment, metric.average, metric.everyone) == ("acc", "after", "_worst10", True)
+    assert metric.client_column == "all_acc_after"
+    metric = metric_from(Report("all_global_top1_acc_pooled"), {}, False)
+    assert (metric.name, metric.moment, metric.average, metric.percent) == ("top1_acc", "global", "_pooled", True)
+    metric = metric_from(Report("acc_before"), ACC, False)
+    assert (metric.everyone, metric.client_column) == (False, "acc_before")
+
+
+def test_the_default_is_the_task_s_main_metric():
+    assert metric_from(Report(), {"rmse": "lower"}, False).column == "all_rmse_before"
+    assert metric_from(Report(), ACC, True).column == "all_acc_finetuned"
+
+
+@pytest.mark.parametrize(
+    ("report", "directions", "higher"),
+    [
+        (Report("all_acc_before"), ACC, True),
+        (Report("all_loss_before"), ACC, False),
+        (Report("all_test_rmse_before"), {}, False),
+        (Report("all_auroc_before"), {}, True),
+        (Report("all_odd_before", better="lower"), {"odd": "higher"}, False),
+    ],
+)
+def test_directions(report, directions, higher):
+    assert metric_from(report, directions, False).higher is higher
+
+
+def test_the_definition_says_everything():
+    text = metric_from(Report("all_acc_before_pooled", "best"), ACC, False).definition()
+    for words in ("accuracy in %", "`all_acc_before_pooled`", "test samples of all clients together", "before local",
+                  "best value on the test data, which flatters"):  # fmt: skip
+        assert words in text
+
+
+def test_values_are_written_in_their_unit():
+    acc, rmse = metric_from(Report(), ACC, False), metric_from(Report("all_rmse_before"), {}, False)
+    assert acc.text(0.84251) == "84.3"
+    assert rmse.text(0.0152) == "0.01520"
+    assert metric_from(Report("all_acc_before", digits=2), ACC, False).text(0.84251) == "84.25"
+    assert acc.text(math.nan) == "nan"
+
+
+def test_the_best_is_never_nan():
+    acc, loss = metric_from(Report(), ACC, False), metric_from(Report("all_loss_before"), ACC, False)
+    assert acc.best([math.nan, 0.2, 0.5, 0.5]) == 2
+    assert loss.best([math.nan, 0.5, 0.2]) == 2

@@ -1,0 +1,73 @@
+"""The questions of the field, on numbers worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from pfl_lightning.compare.questions import answer
+from tests.compare.test_table import outcomes
+from tests.helpers.comparisons import experiment
+
+VALUES = {("FedAvg", ""): [0.5, 0.6], ("FedOBP", ""): [0.8, 0.9], ("Local", ""): [0.4, 0.4]}
+CLIENTS = {"FedAvg": [0.2, 0.6, 0.4], "FedOBP": [0.5, 0.9, 0.1], "Local": [0.3, 0.5, 0.4]}
+
+
+def answers(clients=CLIENTS, **content):
+    made = experiment(seeds=[0, 1], controls=["Local"], **content)
+    return answer(made, outcomes(made, VALUES, clients), "")
+
+
+def texts(found, key):
+    question = next((q for q in found.questions if q.key == key), None)
+    return None if question is None else dict(zip(found.methods, question.texts, strict=True))
+
+
+def test_clients_left_behind():
+    found = answers()
+    assert texts(found, "worst_tenth") == {"FedAvg": "20.0", "FedOBP": "10.0", "Local": "30.0"}
+    assert texts(found, "spread") == {"FedAvg": "16.3", "FedOBP": "32.7", "Local": "8.2"}
+    assert texts(found, "worse_than_local") == {"FedAvg": "33", "FedOBP": "33", "Local": ""}
+
+
+def test_columns_that_no_run_can_answer_are_left_out():
+    found = answers(clients=None)
+    assert texts(found, "spread") is None
+    assert texts(found, "worse_than_local") is None
+    assert texts(found, "by_validation") is None
+    assert found.comparisons == ()
+    assert texts(found, "best_on_test") == {"FedAvg": "55.0", "FedOBP": "85.0", "Local": "40.0"}
+
+
+def test_the_cost_of_reaching_a_value():
+    """A round sends 2 MiB and makes 10 steps; the value grows by 10 points a round, up to the last."""
+    found = answers(report={"target": 60})
+    assert texts(found, "mib_to_target") == {"FedAvg": "—", "FedOBP": "3", "Local": "—"}
+    assert texts(found, "steps_to_target") == {"FedAvg": "—", "FedOBP": "15", "Local": "—"}
+
+
+def test_the_value_to_reach_is_fedavg_s_by_default():
+    found = answers()
+    question = next(q for q in found.questions if q.key == "mib_to_target")
+    assert question.title == "MiB to reach 50.0 %"
+    assert texts(found, "mib_to_target") == {"FedAvg": "7", "FedOBP": "2", "Local": "—"}
+
+
+def test_totals():
+    found = answers()
+    assert texts(found, "mib") == {"FedAvg": "8", "FedOBP": "8", "Local": "8"}
+    assert texts(found, "steps_per_visit") == {"FedAvg": "5.0", "FedOBP": "5.0", "Local": "5.0"}
+
+
+def test_every_method_is_compared_with_the_references():
+    found = answers()
+    pairs = {(method, other): result for method, other, result, _ in found.comparisons}
+    assert pairs.keys() == {("FedAvg", "Local"), ("FedOBP", "Local"), ("FedOBP", "FedAvg"), ("Local", "FedAvg")}
+    assert pairs["FedOBP", "Local"].difference == pytest.approx(0.1)
+    assert pairs["FedOBP", "Local"].pairs == 3  # clients, not clients times seeds
+
+
+def test_other_clients_are_not_paired():
+    methods = {"FedAvg": None, "FedOBP": {"data.alpha": 0.9}}
+    pairs = {(method, other) for method, other, _, _ in answers(methods=methods).comparisons}
+    assert pairs == {("FedAvg", "Local"), ("Local", "FedAvg")}
+    assert texts(answers(methods=methods), "worse_than_local") == {"FedAvg": "33", "FedOBP": "", "Local": ""}
