@@ -10,12 +10,12 @@ CONFIG ?= configs/fedobp_fashion10k.yaml
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
 
-setup: $(VENV)/.installed  ## make .venv and install the package with its test tools
+setup: $(VENV)/.installed  ## make .venv and install the package with its test tools, in the versions of constraints.txt
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 fit: setup       ## train the main job on embedded data: CONFIG=configs/….yaml, ARGS='--seed 7'
@@ -27,16 +27,19 @@ test: setup      ## run the whole test suite: ARGS='-k fedobp'
 test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; installs Debian's packages)
 	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs -n 0 $(ARGS)
 
-test-faults: setup  ## kill 50 runs at random moments and resume them: ARGS='--runs 200 --seed 1'
+test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes: ARGS='--seed 1'
 	$(BIN)/python tools/faults/kill_runs.py $(ARGS)
+	$(BIN)/python tools/faults/damage_files.py $(ARGS)
+	$(BIN)/python tools/faults/throw_mistakes.py $(ARGS)
 
 bench: setup     ## measure speed, memory and scaling on an idle machine, into docs/performance.md: ARGS=--quick to try
 	$(BIN)/python tools/bench $(ARGS)
 
-lint: setup      ## ruff and mypy
+lint: setup      ## ruff, mypy, and the direction of imports between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 format: setup    ## let ruff rewrite
 	$(BIN)/ruff check --fix .

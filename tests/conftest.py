@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pfl_lightning.signals import SIGNALS, StopSignals
+from pfl_lightning.foundation.signals import SIGNALS, StopSignals
 
 
 @pytest.fixture

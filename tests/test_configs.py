@@ -9,8 +9,8 @@ import torch
 
 from pfl_lightning.cli.parser import build_parser, instantiate, parse
 from pfl_lightning.data.federated import Samples
+from pfl_lightning.model.layout import Layout
 from pfl_lightning.tasks import Classification
-from pfl_lightning.vector import Layout
 
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -27,7 +27,7 @@ def test_it_builds(config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     data.samples = Samples(inputs, labels, 0)
     task.build(data.spec)
     parts["algorithm"].check(task, data)
-    parts["algorithm"].adapt(task)
+    parts["algorithm"].modify_model(task)
     assert Layout.of(task).num_parameters > 0
     assert task.eval()(inputs).shape == (2, data.spec.num_classes)
     assert parts["loop"].rounds >= 1

@@ -1,18 +1,23 @@
-"""The loop itself: what it reports, and that it notices what must not be."""
+"""The loop: the numbers it reports, its callbacks, and the mistakes it notices."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from lightning.fabric import Fabric
 
+from pfl_lightning import loop as loop_module
 from pfl_lightning.algorithms import FedAvg, FedOBP, Local
-from pfl_lightning.cohort import draw_cohort
-from pfl_lightning.errors import ConfigError, DivergedError, RunError
+from pfl_lightning.callback import Callback
+from pfl_lightning.engine.cohort import draw_cohort
+from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
-from pfl_lightning.stopwatch import Stopwatch
-from tests.ranks import run_on_ranks
-from tests.toy import TEST_SIZE, TRAIN_SIZES, ToyData, ToyNet, toy_loop
+from pfl_lightning.metrics.record import RoundRecord
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.toy import TEST_SIZE, TRAIN_SIZES, ToyData, ToyNet, toy_loop
 
 
 def one_rank() -> Fabric:
@@ -50,11 +55,11 @@ def test_before_is_the_received_model_and_after_the_trained_one():
     idle = toy_loop(one_rank(), FedAvg(), local_epochs=0).round()
     assert idle.scalars["acc_before"] == idle.scalars["acc_after"]
     loop = toy_loop(one_rank(), FedAvg())
-    loop.client.vector.copy_(loop.server.initial)
+    loop.engine.client.vector.copy_(loop.server.initial)
     correct = 0
     for client in range(7):
-        loop.client.open(client, 1, None, loop.server.initial)
-        correct += int(loop.client.test()[0])
+        loop.engine.client.load_state(client, 1, None, loop.server.initial)
+        correct += int(loop.engine.client.test()[0])
     record = loop.round()
     assert record.scalars["acc_before_pooled"] == pytest.approx(correct / (7 * TEST_SIZE))
     assert record.scalars["loss_after"] < record.scalars["loss_before"]
@@ -79,8 +84,8 @@ def test_the_global_model_is_evaluated_beside_the_personal_ones():
 
 def test_a_diverged_client_is_named():
     loop = toy_loop(one_rank(), FedAvg())
-    loop.client.task.make_optimizer = lambda p: torch.optim.SGD(p, lr=1e30)
-    with pytest.raises(DivergedError, match=r"client \d diverged in round 1: .* smaller learning rate"):
+    loop.engine.client.task.make_optimizer = lambda p: torch.optim.SGD(p, lr=1e30)
+    with pytest.raises(DivergedError, match=r"^client 0 \(and 6 more\) diverged in round 1: .* smaller learning rate"):
         loop.round()
 
 
@@ -101,15 +106,28 @@ def test_ranks_that_start_differently_are_noticed():
             return str(error)
         return "not noticed"
 
-    assert all(text.startswith("the initial model differs between ranks") for text in run_on_ranks(work, 2))
+    for text in run_on_ranks(work, 2):
+        assert text.startswith("the initial model, which task.build must make with")
+        assert text.endswith("differs between rank 0 and rank 1")
 
 
-def test_hooks_are_called_after_each_round():
-    loop = toy_loop(one_rank(), FedAvg(), rounds=3)
-    seen = []
-    loop.on_round_end = [lambda running: seen.append(running.server.round)]
-    loop.fit()
-    assert seen == [1, 2, 3]
+def test_callbacks_are_told_of_each_round_and_of_the_end_in_their_order():
+    loop = toy_loop(one_rank(), FedAvg(), rounds=2)
+    seen: list[tuple[str, object]] = []
+
+    class Listener(Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_round_end(self, record: RoundRecord) -> None:
+            assert record.round == loop.server.round
+            seen.append((self.name, record.round))
+
+        def on_fit_end(self, summary: dict[str, Any]) -> None:
+            seen.append((self.name, summary["model_sha256"]))
+
+    sha = loop.fit([Listener("a"), Listener("b"), Callback()])["model_sha256"]
+    assert seen == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", sha), ("b", sha)]
 
 
 def test_the_state_of_a_client_moves_with_it():
@@ -143,15 +161,16 @@ def test_bad_settings_are_refused(key, value):
         LoopConfig(**{key: value})
 
 
-def test_nested_phases_add_up():
-    watch = Stopwatch()
-    with watch.phase("outer"):
-        sum(range(20000))
-        with watch.phase("inner"):
-            sum(range(20000))
-        sum(range(20000))
-    assert set(watch.seconds) == {"outer", "inner"}
-    assert min(watch.seconds.values()) > 0
+def test_the_phases_of_a_round_by_hand(monkeypatch):
+    """Started at 10. Until 14 a visit (fit 2, test 1), the rest is aggregation; until 20 metrics, 5 of them waiting."""
+    times, comm = iter([10.0, 14.0, 20.0, 21.0]), SimpleNamespace(waited=100.0)
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: next(times))
+    clock = loop_module._Clock(comm)  # type: ignore[arg-type]
+    clock.lap("aggregate", {"fit": 2.0, "test": 1.0})
+    comm.waited += 5.0
+    clock.lap("metrics")
+    assert clock.phases == {"fit": 2.0, "test": 1.0, "aggregate": 1.0, "wait": 5.0, "metrics": 1.0}
+    assert clock.total() == 11.0
 
 
 def test_bf16_trains_and_leaves_float32_models_and_states():

@@ -156,7 +156,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     """What must be the same however often a run was disturbed."""
     summary = json.loads((run_dir / "summary.json").read_text())
     rounds = [line.split(",")[0] for line in (run_dir / "metrics.csv").read_text().splitlines()]
-    keys = ("model_sha256", "clients_sha256", "last", "best", "best_per_client")
+    keys = ("model_sha256", "clients_sha256", "last", "best", "best_per_client_visits")
     curve = EventAccumulator(str(run_dir)).Reload().Scalars("accuracy/before")
     steps = [(event.step, event.value) for event in curve]
     return {key: summary[key] for key in keys} | {"rounds": rounds, "curve": steps}

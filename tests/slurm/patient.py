@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms import FedOBP
-from pfl_lightning.client import ClientModule
+from pfl_lightning.model.client import ClientModule
 
 SLOW = "PFL_TEST_SLOW"
 ROUND = 7
@@ -25,5 +25,5 @@ class Patient(FedOBP):
     def fit(self, client: ClientModule, server: Server) -> None:
         super().fit(client, server)
         while client.round == ROUND and Path(os.environ.get(SLOW, "/nowhere")).exists():
-            client.between_batches()
+            client.check_for_stop()
             time.sleep(0.05)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.cli.fit import run
-from tests.slurm.cluster import Cluster, results, wait_for
+from tests.slurm.cluster import Cluster, Job, results, wait_for
 
 pytestmark = pytest.mark.skipif("PFL_TEST_SLURM" not in os.environ, reason="needs root and SLURM: make test-slurm")
 
@@ -63,6 +64,18 @@ def test_two_nodes_give_the_bits_of_one_process(cluster, expected, tmp_path):
     cluster.hurry()
     assert job.result() == expected
     assert "2 on cpu" in job.log.read_text()
+
+
+def test_tasks_without_a_number_per_node_get_one_line(cluster, tmp_path):
+    log, command = tmp_path / "log", " ".join(["pfl-fit", *map(shlex.quote, JOB), "--run_dir", str(tmp_path / "run")])
+    words = ["sbatch", "--parsable", "--nodes=2", "--ntasks=2", f"--output={log}"]
+    number = cluster.call(*words, f"--wrap=exec srun --kill-on-bad-exit=1 {command}")
+    job = Job(cluster, number, tmp_path / "run", log)
+    assert job.await_state("FAILED", "COMPLETED", "CANCELLED") == "FAILED"
+    lines = [line for line in log.read_text().splitlines() if line.startswith("pfl-fit: error: ")]
+    assert len(lines) == 1
+    assert "SLURM has started 2 tasks on 2 nodes without --ntasks-per-node" in lines[0]
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_time_limit_is_announced_and_the_job_goes_on_later(cluster, expected, tmp_path):

@@ -126,7 +126,7 @@ class BareProcess:
 def serve(line: Connection, work: Work, layout: str, reuse: bool, threads: int) -> None:
     torch.set_num_threads(threads)
     if reuse:
-        from pfl_lightning.allocator import reuse_memory
+        from pfl_lightning.foundation.allocator import reuse_memory
 
         reuse_memory()
     loop = BareLoop(work, layout)

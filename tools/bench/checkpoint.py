@@ -14,8 +14,8 @@ from measure import ROOT, Bar, Part, Spread, take_turns
 
 from pfl_lightning.checkpoint import Checkpoints
 from pfl_lightning.cli.job import Job
+from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.loop import FederatedFabricLoop
-from pfl_lightning.signals import StopSignals
 
 MAIN = ["--config", str(ROOT / "configs/fedobp_fashion10k.yaml"), "--fabric.devices", "1"]
 SETTINGS = {"default settings": [], "every round": ["--checkpoint.every_rounds", "1"]}
@@ -43,9 +43,8 @@ def run(words: list[str], rounds: int) -> dict[str, float]:
         job = Job([*MAIN, *words, "--loop.rounds", str(rounds), "--run_dir", f"{folder}/run"], StopSignals())
         loop = FederatedFabricLoop(one_rank(), job.task, job.algorithm, job.data, job.loop, job.seed)
         checkpoints = Watched(job.run_dir, loop, job.checkpoint, job.config_text)
-        loop.on_round_end = [checkpoints.after_round]
         begin = time.perf_counter()
-        loop.fit()
+        loop.fit([checkpoints])
         checkpoints.finish()
         total = time.perf_counter() - begin
         taken = checkpoints.seconds

@@ -14,12 +14,12 @@ from torch.optim import SGD
 
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.cli.launch import FabricConfig, make_fabric
-from pfl_lightning.client import split_batches
-from pfl_lightning.cohort import derive_seed
 from pfl_lightning.data.federated import DataSpec, Samples
 from pfl_lightning.data.images import ImageData
 from pfl_lightning.data.partitions.partition import Parts
+from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.model.client import split_batches
 from pfl_lightning.store import StoreConfig
 from pfl_lightning.tasks import Classification
 
@@ -86,7 +86,7 @@ def start_again(loop: FederatedFabricLoop) -> None:
     loop.server.vector.copy_(loop.server.initial)
     loop.server.round = 0
     loop.server.memory = {}
-    loop.store.begin_anew([-1] * loop.data.num_clients)
+    loop.store.reset([-1] * loop.data.num_clients)
 
 
 def batches_of(loop: FederatedFabricLoop, client: int) -> list[Tensor]:
@@ -104,7 +104,7 @@ def work_of(loop: FederatedFabricLoop, make_net: Callable[..., torch.nn.Module])
     x, y = data.batch(torch.arange(len(data.samples.y)), torch.device("cpu"))
     sizes = data.train_sizes
     return Work(
-        make_net, x, y, [view.clone() for view in loop.client.layout.views(loop.server.initial).values()],
+        make_net, x, y, [view.clone() for view in loop.engine.client.layout.views(loop.server.initial).values()],
         [batches_of(loop, client) for client in clients], [data.test_indices(client).clone() for client in clients],
         (sizes / sizes.sum()).tolist(), LR, MOMENTUM,
     )  # fmt: skip

@@ -19,8 +19,8 @@ from federation import RandomImages, make_loop
 from measure import Part, Spread, draw_lines, take_turns
 
 from pfl_lightning.algorithms import FedOBP
+from pfl_lightning.foundation.process_memory import peak_memory
 from pfl_lightning.nets import CNN
-from pfl_lightning.stopwatch import peak_memory
 from pfl_lightning.store import StoreConfig
 
 SIZES = (100, 1_000, 10_000, 100_000)
@@ -39,7 +39,7 @@ def measure(clients: int, rounds: int) -> dict[str, Any]:
         ready = time.perf_counter() - begin
         seconds = [float(loop.round().scalars["seconds"]) for _ in range(1 + rounds)][1:]
         answer = {"setup": ready, "round": Spread.of(seconds).median, "memory": peak_memory()}
-        return answer | {"disk": loop.store.shelf.on_disk, "visited": len(loop.store.states)}
+        return answer | {"disk": loop.store.tiers.on_disk, "visited": len(loop.store.states)}
 
 
 def elsewhere(clients: int, rounds: int) -> dict[str, Any]:

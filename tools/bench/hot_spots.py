@@ -27,6 +27,8 @@ from pfl_lightning.nets import CNN
 
 BEFORE = "6f6a8dc"
 """The last commit before anything was done for speed."""
+TOOLS_BEFORE = "3576835"
+"""The last commit whose benchmark imports modules by their names of that time."""
 SHOWN = 16
 
 
@@ -44,9 +46,9 @@ def measure(rounds: int, clients: int, samples: int, epochs: int) -> dict[str, d
 
 
 def elsewhere(package: str, words: list[str]) -> dict[str, Any]:
-    """The same in a process of its own, with the package in that folder."""
+    """The same in a process of its own, with the package and the benchmark in that folder."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, "--one", *words],
+        [sys.executable, "-W", "ignore", f"{package}/tools/bench/hot_spots.py", "--one", *words],
         check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": package},
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -83,6 +85,7 @@ def main() -> None:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", folder, options.before], check=True)
         try:
+            subprocess.run(["git", "-C", folder, "checkout", "--quiet", TOOLS_BEFORE, "--", "tools/bench"], check=True)
             packages = {"before": folder, "now": str(ROOT)}
             words = ["--quick"] if options.quick else []
             things = {when: partial(elsewhere, package, words) for when, package in packages.items()}

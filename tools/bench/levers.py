@@ -17,9 +17,9 @@ from measure import Bar, Part, Spread, ratios, take_turns
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from pfl_lightning import masks
 from pfl_lightning.algorithms import FedAvg
-from pfl_lightning.client import ClientModule
+from pfl_lightning.model import masks
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.nets import CNN
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -59,7 +59,7 @@ def selection(scores: Tensor, quantile: float) -> Pair:
 
 
 def seeding(client: ClientModule) -> Pair:
-    return lambda: torch.manual_seed(1), lambda: client.seed_random(1)
+    return lambda: torch.manual_seed(1), lambda: client.seed_rng(1)
 
 
 def main() -> None:
@@ -67,8 +67,8 @@ def main() -> None:
     options = part.options()
     turns = options.turns or (2 if options.quick else 15)
     loop = make_loop(RandomImages((3, 32, 32), [320], 32), CNN, FedAvg(), local_epochs=1)
-    client = loop.client
-    client.open(0, 1, None, loop.server.initial)
+    client = loop.engine.client
+    client.load_state(0, 1, None, loop.server.initial)
     client.start_training()
     scores = torch.rand(len(client.theta), generator=torch.Generator().manual_seed(0)).square_()
     work = work_of(loop, plain_nets.cnn)

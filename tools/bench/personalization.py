@@ -16,10 +16,10 @@ import torch
 from federation import RandomImages, make_loop
 from measure import Bar, Part, Spread, draw_lines, take_turns
 
-from pfl_lightning import masks
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedAvg, FedCAC, FedOBP, FedPer, FedPURIN, FedSelect, PFedSOP
 from pfl_lightning.data.federated import DataSpec
+from pfl_lightning.model import masks
 from pfl_lightning.nets import CNN, MLP, ResNet18
 from pfl_lightning.store import StoreConfig
 

@@ -37,8 +37,8 @@ GOALS = {"training": 1.05, "whole round": 1.10}
 
 def check(theirs: BareProcess, loop: FederatedFabricLoop) -> None:
     """Both must make the same of the first batch, or the work is not the same. Later on rounding may be amplified."""
-    client, first = loop.client, loop.server.initial
-    client.open(0, 1, None, first)
+    client, first = loop.engine.client, loop.server.initial
+    client.load_state(0, 1, None, first)
     client.train_epochs(steps=1)
     ours, start = (client.layout.views(vector) for vector in (client.vector, first))
     apart = sum(float((a - b).square().sum()) for a, b in zip(theirs.do("first_batch"), ours.values(), strict=True))
@@ -48,8 +48,8 @@ def check(theirs: BareProcess, loop: FederatedFabricLoop) -> None:
 
 def multiply_adds(loop: FederatedFabricLoop) -> float:
     """Those of training on one sample, from a batch."""
-    client = loop.client
-    client.open(0, 1, None, loop.server.initial)
+    client = loop.engine.client
+    client.load_state(0, 1, None, loop.server.initial)
     client.start_training()
     batch = next(client.batches("0"))
     with FlopCounterMode(display=False) as counter:

@@ -19,7 +19,7 @@ from measure import Bar, Part, Spread, ratios, take_turns
 
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.cli.launch import FabricConfig, make_fabric
-from pfl_lightning.cohort import assign
+from pfl_lightning.engine.cohort import assign
 from pfl_lightning.nets import CNN
 
 CLIENTS, SAMPLES, EPOCHS = 10, 3734, 5

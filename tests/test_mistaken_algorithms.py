@@ -1,0 +1,78 @@
+"""Algorithms that break a rule of the loop end with one line, on several ranks too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from lightning.fabric import Fabric
+
+from pfl_lightning.cli.fit import run
+from pfl_lightning.engine.cohort import draw_cohort
+from pfl_lightning.foundation.errors import RunError
+from tests.helpers import mistaken
+from tests.helpers.ranks import run_on_ranks
+from tests.helpers.toy import toy_loop
+
+SMALL = [
+    "--data.num_clients", "6", "--data.partition", "IID", "--task.net", "MLP", "--task.net.hidden", "[4]",
+    "--loop.rounds", "3", "--loop.participation", "0.5", "--loop.batch_size", "256", "--checkpoint.every_minutes", "0",
+    "--run_dir", "run",
+]  # fmt: skip
+LINES = {
+    "IgnoresUploads": "aggregate: the clients uploaded vector, but aggregate ignored it; call uploads.mean, or upload",
+    "LooksAtItsOwnClients": "round 2: the server of rank 1 differs from rank 0's; aggregate must combine clients",
+    "KeepsOnSelf": "algorithm: KeepsOnSelf sets self.last during a run, which ranks do not share and",
+    "AveragesTwice": "aggregate: uploads.mean can be called once in a round; keep its result",
+    "AveragesAnotherName": "aggregate: the clients uploaded vector, but uploads.mean was asked for model",
+}
+
+
+def command(name: str, ranks: int) -> int:
+    return run(["--algorithm", f"tests.helpers.mistaken.{name}", *SMALL, "--fabric.devices", str(ranks)])
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_mistake_is_one_line_on_two_ranks(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert command(name, ranks=2) == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pfl-fit:")]
+    assert len(said) == 1
+    assert said[0].startswith(f"pfl-fit: error: {LINES[name]}")
+
+
+def test_clients_are_trained_before_ignored_uploads_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), mistaken.IgnoresUploads(), participation=0.4)
+    with pytest.raises(RunError, match=LINES["IgnoresUploads"]):
+        loop.round()
+    trained = {int(path.name.removeprefix("trained-")) for path in Path().glob("trained-*")}
+    assert trained == set(draw_cohort(1, 1, 7, 0.4))
+    assert loop.server.round == 0
+    assert not loop.store.states
+
+
+def test_servers_that_differ_are_named_with_round_and_rank_and_the_round_has_not_happened():
+    def work(fabric: Fabric) -> tuple[str, int]:
+        loop = toy_loop(fabric, mistaken.LooksAtItsOwnClients())
+        try:
+            loop.fit()
+        except RunError as error:
+            return str(error), loop.server.round
+        return "not noticed", loop.server.round
+
+    for text, rounds in run_on_ranks(work, 2):
+        assert text.startswith("round 2: the server of rank 1 differs from rank 0's")
+        assert rounds == 1
+    assert run_on_ranks(work, 1) == [("not noticed", 3)], "one rank has nobody to differ from"
+
+
+def test_an_algorithm_is_sealed_only_when_a_loop_has_it():
+    algorithm = mistaken.KeepsOnSelf()
+    algorithm.last = 3
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm)
+    with pytest.raises(RunError, match=LINES["KeepsOnSelf"]):
+        loop.round()
+    assert algorithm.last == 3
