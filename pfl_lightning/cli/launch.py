@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from pfl_lightning.cli.boundary import INTERRUPTED, exit_code
 from pfl_lightning.cli.world import World, find_launcher, usable_cores
 from pfl_lightning.foundation.allocator import reuse_memory
+from pfl_lightning.foundation.determinism import be_deterministic
 from pfl_lightning.foundation.errors import ConfigError, RunError, require
 
 
@@ -42,6 +43,9 @@ class FabricConfig:
     than the longest client takes."""
     reuse_memory: bool = True
     """On CPUs, keep freed memory for the next batch instead of returning it to the system. Needs glibc."""
+    deterministic: bool = True
+    """On GPUs, compute the same bits in every run on the same hardware: deterministic algorithms, no TF32. false may be
+    faster. CPUs always do."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -74,6 +78,8 @@ def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 
         torch.set_num_threads(1)  # before anything runs in parallel: a forked rank cannot use its parent's threads
         if config.reuse_memory:
             reuse_memory()
+    elif config.deterministic:
+        be_deterministic()
     launcher = find_launcher()
     if launcher:
         launcher.check(config.devices, config.num_nodes)

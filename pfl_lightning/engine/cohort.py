@@ -46,15 +46,15 @@ def assign(clients: Sequence[int], costs: Sequence[float], world: int, homes: Se
     migration. The assignment never changes a result.
     """
     shares: list[list[int]] = [[] for _ in range(world)]
-    loads = [(0.0, rank) for rank in range(world)]
+    loads = [0.0] * world
+    least = [(0.0, rank) for rank in range(world)]  # a heap; an entry whose rank has another load by now is ignored
     for cost, client, home in sorted(zip(costs, clients, homes, strict=True), key=lambda item: (-item[0], item[1])):
-        load, rank = loads[0]
-        if (load, home) in loads:
-            loads.remove((load, home))
-            heapq.heapify(loads)
+        while loads[least[0][1]] != least[0][0]:
+            heapq.heappop(least)
+        load, rank = least[0]
+        if 0 <= home < world and loads[home] == load:
             rank = home
-        else:
-            heapq.heappop(loads)
-        heapq.heappush(loads, (load + cost, rank))
+        loads[rank] += cost
+        heapq.heappush(least, (loads[rank], rank))
         shares[rank].append(client)
     return shares

@@ -6,6 +6,8 @@ import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt
 ONE_GIB = 1 << 30
+LARGEST_BLOCKS = (ONE_GIB, 1 << 25)
+"""Sizes up to which blocks are kept, the best first. glibc before 2.35 refuses more than 32 MiB."""
 
 
 def reuse_memory() -> bool:
@@ -21,4 +23,7 @@ def reuse_memory() -> bool:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return all([set_option(TRIM_THRESHOLD, ONE_GIB), set_option(MMAP_THRESHOLD, ONE_GIB)])
+    # Setting any threshold stops glibc from adapting the other, so trimming is left alone unless blocks are kept.
+    if not any(set_option(MMAP_THRESHOLD, size) for size in LARGEST_BLOCKS):
+        return False
+    return bool(set_option(TRIM_THRESHOLD, ONE_GIB))

@@ -1,3 +1,8 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
 from pfl_lightning.engine.cohort import assign, cohort_size, draw_cohort
 from pfl_lightning.foundation.seeds import derive_seed
 
@@ -51,3 +56,23 @@ def test_a_client_stays_at_home_when_ranks_are_equally_loaded():
 def test_more_ranks_than_clients_leave_ranks_idle():
     shares = assign([4], [1], 3, [-1])
     assert sorted(map(len, shares)) == [0, 0, 1]
+
+
+def plain_assign(clients, costs, world, homes):
+    """The rule word for word: look at every load for every client."""
+    shares, loads = [[] for _ in range(world)], [0.0] * world
+    for cost, client, home in sorted(zip(costs, clients, homes, strict=True), key=lambda item: (-item[0], item[1])):
+        least = min(loads)
+        rank = home if 0 <= home < world and loads[home] == least else loads.index(least)
+        loads[rank] += cost
+        shares[rank].append(client)
+    return shares
+
+
+@pytest.mark.parametrize("world", [1, 2, 5, 32])
+def test_the_assignment_is_the_rule_word_for_word(world):
+    """Equal costs and clients without samples make ties, where homes decide."""
+    rng = np.random.default_rng(world)
+    for costs in (rng.integers(0, 4, 90).tolist(), rng.random(90).round(1).tolist(), [1.0] * 90):
+        homes = rng.integers(-1, world + 1, 90).tolist()
+        assert assign(range(90), costs, world, homes) == plain_assign(range(90), costs, world, homes)

@@ -3,8 +3,12 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from pfl_lightning.foundation import allocator
+from pfl_lightning.foundation.allocator import MMAP_THRESHOLD, TRIM_THRESHOLD
 
 BLOCKS = """
 import ctypes, resource, sys
@@ -36,3 +40,29 @@ def test_freed_memory_is_used_again_without_asking_the_system():
     )
     assert usual > 1000, "otherwise there is nothing to save"
     assert reused < 100
+
+
+@pytest.mark.parametrize(
+    ("accepts", "done", "calls"),
+    [
+        (1 << 30, True, [(MMAP_THRESHOLD, 1 << 30), (TRIM_THRESHOLD, 1 << 30)]),
+        (1 << 25, True, [(MMAP_THRESHOLD, 1 << 30), (MMAP_THRESHOLD, 1 << 25), (TRIM_THRESHOLD, 1 << 30)]),
+        (0, False, [(MMAP_THRESHOLD, 1 << 30), (MMAP_THRESHOLD, 1 << 25)]),
+    ],
+)
+def test_trimming_is_left_alone_unless_blocks_are_kept(monkeypatch, accepts, done, calls):
+    """Old versions of glibc refuse 1 GiB. A trim threshold alone would make every block slow there."""
+    seen: list[tuple[int, int]] = []
+
+    def mallopt(option: int, value: int) -> int:
+        seen.append((option, value))
+        return int(option == TRIM_THRESHOLD or value <= accepts)
+
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    assert allocator.reuse_memory() is done
+    assert seen == calls
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert allocator.reuse_memory() is False
