@@ -19,7 +19,7 @@ from pfl_lightning.model.client import ClientModule
 
 @dataclass
 class FedDWA(FedAvg):
-    """A client trains to θ_i and, on a copy, a little further: the guidance θ'_i. Its next model is Σ_j q_ij θ_j with
+    """A client trains to θ_i and, on a copy, as much again: the guidance θ'_i. Its next model is Σ_j q_ij θ_j with
     q_ij ∝ 1 / ‖θ'_i − θ_j‖² over the k nearest of the round's clients, itself included.
 
     The global model, which a client has until it is drawn for the first time, is the mean of the round's models.
@@ -28,14 +28,15 @@ class FedDWA(FedAvg):
 
     top_k: int = 5
     """How many models are mixed for a client."""
-    guidance_epochs: int = 1
-    """Further epochs on the copy."""
+    guidance_epochs: int | None = None
+    """Further epochs on the copy; null: as many as `loop.local_epochs`."""
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.top_k >= 1, "top_k", self.top_k, "a whole number >= 1")
-        require(self.guidance_epochs >= 0, "guidance_epochs", self.guidance_epochs, "a whole number >= 0")
+        epochs = self.guidance_epochs
+        require(epochs is None or epochs >= 0, "guidance_epochs", epochs, "a whole number >= 0, or null")
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:

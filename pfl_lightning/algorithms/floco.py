@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -16,6 +17,7 @@ from pfl_lightning.algorithms.parts.pairwise import dot
 from pfl_lightning.algorithms.parts.simplex import SimplexHead, centers
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.metrics import ledger
 from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.layout import Layout
@@ -25,8 +27,9 @@ from pfl_lightning.tasks.task import Task
 @dataclass
 class Floco(FedAvg):
     """The head's weight is Σ α_m W_m, α drawn afresh for each batch: up to round τ from the whole simplex, then near
-    the client's center, at which it is tested. In round τ all clients take part, and clients whose endpoints have moved
-    in similar ways get nearby centers. Body, bias and endpoints are averaged as in FedAvg.
+    the client's center, at which it is tested. In round τ all clients train, and clients whose endpoints have moved in
+    similar ways get nearby centers. Body, bias and endpoints are averaged as in FedAvg; in round τ over as many clients
+    as took part in the round before, drawn at random, because the others train only to show their endpoints.
 
     The endpoints take the head's place in the model, so they are trained, averaged and counted as all parameters are;
     a client's center and radius are personal entries of it. A client that has none is tested in the middle.
@@ -36,7 +39,7 @@ class Floco(FedAvg):
     endpoints: int = 10
     """Number M of endpoints. 1, with rho 0, is FedAvg."""
     tau: int = 10
-    """The round in which the clients get their regions."""
+    """The round in which the clients get their regions. With 1 no round comes before it, and all are averaged."""
     rho: float = 0.1
     """Radius of a client's region. The best value depends on the data: the authors use 0.01 to 0.5."""
 
@@ -55,6 +58,10 @@ class Floco(FedAvg):
     @override
     def modify_model(self, task: Task) -> None:
         task.replace_head(SimplexHead(cast(nn.Linear, task.head), self.endpoints))
+
+    @override
+    def init_server(self, client: ClientModule, server: Server) -> None:
+        server.memory["participants"] = torch.tensor(server.num_clients)
 
     @override
     def select_cohort(self, round_: int, drawn: Sequence[int], num_clients: int) -> Sequence[int]:
@@ -84,9 +91,21 @@ class Floco(FedAvg):
     def upload(self, client: ClientModule, server: Server) -> Upload:
         upload = super().upload(client, server)
         if server.round == self.tau:  # the server compares the endpoints, which are a part of the model
-            upload.bytes = upload.count_bytes()
-            upload.extra["endpoints"] = endpoints_in(client.layout, upload.values["vector"]).clone()
+            model = upload.values["vector"]
+            upload.extra["endpoints"] = endpoints_in(client.layout, model).clone()
+            if self.is_averaged(client, server):
+                upload.bytes = 4 * self.exchange(client).count()
+            else:
+                upload.sends["vector"] = torch.zeros_like(model, dtype=torch.bool)
         return upload
+
+    def is_averaged(self, client: ClientModule, server: Server) -> bool:
+        """Whether a client of round tau counts in the mean."""
+        held_out = set(client.data.held_out.tolist())
+        clients = [number for number in range(server.num_clients) if number not in held_out]
+        draw = torch.Generator().manual_seed(derive_seed(client.seed, "averaged clients", server.round))
+        order = torch.randperm(len(clients), generator=draw)[: int(server.memory["participants"])]
+        return client.id in {clients[place] for place in order.tolist()}
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
@@ -97,6 +116,7 @@ class Floco(FedAvg):
     def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
         replies = super().aggregate(server, uploads)
         if server.round != self.tau:
+            server.memory["participants"] = torch.tensor(len(uploads.cohort))
             return replies
         like = endpoints_in(server.layout, server.vector)
         products = uploads.pairwise("endpoints", "endpoints", like, dot)

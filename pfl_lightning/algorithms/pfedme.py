@@ -22,6 +22,9 @@ class PFedMe(TwoModels):
     w_i is uploaded, θ is the client's own model and is tested. Steps are plain gradient steps with the rates given
     here: the task's optimizer has no part in them. One that was never drawn is tested with the θ it would find now.
 
+    The defaults are the authors' for MNIST with batches of 20. Other nets and data may diverge with them: lower
+    `personal_lr` first (configs/pfedme_fashion10k.yaml has rates for the CNN).
+
     lr · lam = 1, inner_steps = 1, mu = 0, beta = 1 is FedAvg with plain steps of `personal_lr`.
     """
 

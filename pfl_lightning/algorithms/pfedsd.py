@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class PFedSD(FedAvg):
     after its last training; at the first visit there is none. The model to look at is the one after local training.
     """
 
+    bn_buffers: Literal["average", "local"] = "local"
+    """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     lam: float = 0.5
     """Weight of the distillation from the teacher; 0 is FedAvg."""
     temperature: float = 3.0

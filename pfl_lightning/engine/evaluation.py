@@ -37,7 +37,7 @@ def evaluate_client(
         sums[3] = client.test_on(validation)
     if finetune_epochs:
         finetune(client, algorithm, server, finetune_epochs)
-        sums[1] = client.test()
+        sums[1] = algorithm.test(client, server)
     client.vector.copy_(server.vector)
     sums[2] = client.test()
     return sums

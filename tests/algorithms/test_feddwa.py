@@ -41,10 +41,10 @@ def test_equal_models_are_not_divided_by_zero():
     assert weights.tolist() == [pytest.approx([0.5, 0.5])] * 2
 
 
-def plain_round(models: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
-    """The personal models after a round with two local steps and one guidance step of lr 0.1, in NumPy."""
+def plain_round(models: np.ndarray, targets: np.ndarray, k: int, guidance: int = 1) -> np.ndarray:
+    """The personal models after a round with two local steps and some guidance steps of lr 0.1, in NumPy."""
     trained = targets + 0.81 * (models - targets)
-    guided = targets + 0.9 * (trained - targets)
+    guided = targets + 0.9**guidance * (trained - targets)
     mixed = []
     for g in guided:
         q = 1 / (g - trained) ** 2
@@ -55,7 +55,7 @@ def plain_round(models: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
 
 def test_rounds_against_numpy_and_the_personal_model_is_tested():
     targets = np.array([4.0, -2.0, 1.0])
-    run = ScalarClients(FedDWA(top_k=2), targets=targets.tolist(), sizes=[1, 3, 4], steps=2)
+    run = ScalarClients(FedDWA(top_k=2, guidance_epochs=1), targets=targets.tolist(), sizes=[1, 3, 4], steps=2)
     personal = np.zeros(3)
     for _ in range(3):
         before = personal
@@ -65,6 +65,16 @@ def test_rounds_against_numpy_and_the_personal_model_is_tested():
         assert record.per_client["rmse_after"] == pytest.approx(
             0.81 * np.abs(before - targets), abs=1e-5
         )  # not the guidance
+    assert run.client_values() == pytest.approx(personal.tolist(), abs=1e-5)
+
+
+def test_the_guidance_has_as_many_epochs_as_local_training():
+    targets = np.array([4.0, -2.0, 1.0])
+    run = ScalarClients(FedDWA(top_k=2), targets=targets.tolist(), sizes=[1, 3, 4], steps=2)
+    personal = np.zeros(3)
+    for _ in range(3):
+        personal = plain_round(personal, targets, k=2, guidance=2)
+        run.loop.round()
     assert run.client_values() == pytest.approx(personal.tolist(), abs=1e-5)
 
 

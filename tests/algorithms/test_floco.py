@@ -137,6 +137,34 @@ def test_everybody_takes_part_in_round_tau_and_gets_a_region():
     assert (server["net.head.center"].tolist(), float(server["net.head.radius"])) == (pytest.approx([1 / 3] * 3), -1)
 
 
+@pytest.mark.parametrize("algorithm", [Floco(endpoints=3, tau=2), FlocoPlus(endpoints=3, tau=2)])
+def test_round_tau_averages_only_as_many_clients_as_the_round_before(algorithm):
+    """Seven clients train in round τ = 2 and three are averaged, by their samples. The mean is plain NumPy's."""
+    seen = {}
+
+    class Seen(type(algorithm)):
+        def upload(self, client, server):
+            upload = super().upload(client, server)
+            counts = bool(upload.sends["vector"].any())
+            seen[client.id] = (counts, upload.values["vector"].double().numpy(), client.num_samples, upload.bytes)
+            return upload
+
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Seen(endpoints=3, tau=2), participation=0.4)
+    loop.round()
+    seen.clear()
+    assert len(loop.round().cohort) == len(seen) == 7
+    averaged = {client: row for client, row in seen.items() if row[0]}
+    assert len(averaged) == 3
+    size = loop.server.layout.num_parameters
+    samples = sum(row[2] for row in averaged.values())
+    mean = sum(row[1][:size] * row[2] for row in averaged.values()) / samples
+    assert loop.server.theta.numpy() == pytest.approx(mean, abs=1e-6)
+    everybody = sum(row[1][:size] * row[2] for row in seen.values()) / sum(row[2] for row in seen.values())
+    assert not np.allclose(mean, everybody, atol=1e-4)
+    endpoints = 4 * 3 * 3 * 8  # the others send their endpoints only
+    assert loop.history.up_bytes == 6 * 4 * (48 + 8 + 16 + 16 + 3 + 72) + 4 * endpoints
+
+
 def test_centers_come_from_the_endpoints_after_training():
     """Round 1 is τ: the centers are those of the endpoints that the clients uploaded, in the order of their ids."""
     sent = {}

@@ -56,6 +56,15 @@ def test_votes_need_no_training_and_no_test_labels():
     assert math.exp(-one[1]) + math.exp(-other[1]) == pytest.approx(1.0)
 
 
+def test_the_fine_tuned_copy_votes_too():
+    """Fine-tuning has no rate to move anything, so the fine-tuned column repeats the vote: λ = 0.75 gives p = 0.45."""
+    loop = by_hand(KNNPer(lam=0.75), finetune_epochs=1, finetune_lr=1e-30, eval_every=1, rounds=1, local_epochs=0)
+    before, finetuned, model = loop.evaluate()[0, :3].tolist()
+    assert before[1] == pytest.approx(-math.log(0.45), abs=1e-5)
+    assert finetuned == before
+    assert model[1] == pytest.approx(-math.log(0.8), abs=1e-5)
+
+
 def test_training_is_fedavgs():
     one, other = (toy_summary(1, a, rounds=3) for a in (KNNPer(k=3), FedAvg()))
     for key in ("model_sha256", "clients_sha256", "up_bytes", "down_bytes"):

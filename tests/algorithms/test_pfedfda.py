@@ -60,13 +60,14 @@ def test_classifier_against_numpy():
 
 
 def test_estimate_by_hand():
-    """Class 0 at 1 and 3, class 1 at 8, no class 2: means 2, 8 and the fallback's 7. Scatter 2 over n − 1 = 2, plus
-    1e-4, plus the ridge.
+    """Class 0 at 1, 2 and 3 has its mean 2. Class 1 at 8 and 10 has two samples only and takes the fallback's 7, no
+    class 2 takes it too. Scatter 1 + 0 + 1 + 1 + 9 = 12 around these means over n − 1 = 4, plus 1e-4, plus the ridge.
     """
     fallback = Gaussians(torch.full((3, 1), 7.0), torch.eye(1))
-    means, covariance = estimate(torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([0, 0, 1]), fallback, ridge=0.5)
-    assert means.flatten().tolist() == [2, 8, 7]
-    assert float(covariance) == pytest.approx(1 + 1e-4 + 0.5)
+    z, y = torch.tensor([[1.0], [2.0], [3.0], [8.0], [10.0]]), torch.tensor([0, 0, 0, 1, 1])
+    means, covariance = estimate(z, y, fallback, ridge=0.5)
+    assert means.flatten().tolist() == [2, 7, 7]
+    assert float(covariance) == pytest.approx(3 + 1e-4 + 0.5)
 
 
 def test_slopes_against_differences():
@@ -164,13 +165,13 @@ def test_priors_are_the_training_shares():
 def test_a_round_by_hand():
     """β fixed at ½, no training: the global means become ½ (local + random start), the covariance ½ (local + 1).
 
-    Client 0 has class 0 at 1 and 3 (mean 2, covariance 2 + 1e-4 + 1) and no class 1.
+    Client 0 has class 0 at 1, 2 and 3 (mean 2, covariance 1 + 1e-4 + 1) and no class 1.
     """
-    loop = point_loop(PFedFDA(beta=0.5), [[([1.0], 0), ([3.0], 0)]], local_epochs=0)
+    loop = point_loop(PFedFDA(beta=0.5), [[([1.0], 0), ([2.0], 0), ([3.0], 0)]], local_epochs=0)
     start = loop.server.memory["means"].flatten().tolist()
     loop.round()
     assert loop.server.memory["means"].flatten().tolist() == pytest.approx([(start[0] + 2) / 2, start[1]])
-    assert loop.server.memory["covariance"].tolist() == pytest.approx([(3 + 1e-4 + 1) / 2])
+    assert loop.server.memory["covariance"].tolist() == pytest.approx([(2 + 1e-4 + 1) / 2])
     # body 1, means 2, covariance 1; the head of 4 stays where it is
     assert (loop.history.up_bytes, loop.history.down_bytes) == (16, 16)
 

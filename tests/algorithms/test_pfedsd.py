@@ -17,7 +17,7 @@ from tests.helpers.toy import toy_loop
 from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [PFedSD()]
-LIKE_FEDAVG = [PFedSD(lam=0.0)]
+LIKE_FEDAVG = [PFedSD(lam=0.0, bn_buffers="average")]
 
 
 def test_distillation_by_hand():
@@ -48,7 +48,7 @@ def test_the_teacher_is_the_clients_model_after_its_last_training():
         assert not torch.equal(before, loop.server.vector)
         open_client(loop, 0)
         loop.algorithm.download(loop.engine.client, loop.server)
-        assert torch.equal(loop.engine.client.vector, loop.server.vector)
+        assert torch.equal(loop.engine.client.theta, loop.server.theta)
         loop.algorithm.fit(loop.engine.client, loop.server)
         assert torch.equal(loop.engine.client.memory["teacher"], loop.engine.client.vector)
         loop.engine.client.vector.zero_()
@@ -56,12 +56,24 @@ def test_the_teacher_is_the_clients_model_after_its_last_training():
         assert torch.equal(memory_of(loop, 0)["teacher"], before)
 
 
+def test_statistics_of_batchnorm_stay_with_the_client():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(), rounds=1)
+    loop.round()
+    parameters = loop.server.layout.num_parameters
+    assert torch.equal(loop.server.vector[parameters:], loop.server.initial[parameters:])
+    open_client(loop, 0)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    teacher = loop.engine.client.memory["teacher"]
+    assert torch.equal(loop.engine.client.vector[parameters:], teacher[parameters:])
+    assert not torch.equal(teacher[parameters:], loop.server.initial[parameters:])
+
+
 def test_the_first_visit_is_fedavgs_and_the_second_is_not():
     runs = [toy_loop(Fabric(accelerator="cpu", devices=1), a) for a in (PFedSD(), FedAvg())]
     for same in (True, False):
         for run in runs:
             run.round()
-        assert torch.equal(runs[0].server.vector, runs[1].server.vector) == same
+        assert torch.equal(runs[0].server.theta, runs[1].server.theta) == same
 
 
 def test_the_loss_of_a_batch():

@@ -15,6 +15,9 @@ from pfl_lightning.algorithms.parts.features import class_means
 SHRINKAGE = 1e-4
 """Share of the covariance that is replaced by a multiple of the identity, so that it can be inverted."""
 
+FEW = 2
+"""A class with this many samples or fewer cannot tell its own mean."""
+
 
 class Gaussians(NamedTuple):
     """Features of class c are N(means[c], covariance)."""
@@ -31,15 +34,16 @@ class Gaussians(NamedTuple):
 
 
 def estimate(z: Tensor, y: Tensor, fallback: Gaussians, ridge: float) -> Gaussians:
-    """The Gaussians of features z [N, D] with labels y; a class without samples has the fallback's mean.
+    """The Gaussians of features z [N, D] with labels y. A class with `FEW` samples or fewer has the fallback's mean.
 
-    The covariance is scatter / (n − 1) + 1e-4 in every entry + ridge·I, as the authors compute it.
+    The covariance is scatter around these means / (n − 1) + 1e-4 in every entry + ridge·I, as the authors compute it.
     """
     means, counts = class_means(z, y, len(fallback.means))
+    means = torch.where(counts[:, None] > FEW, means, fallback.means)
     centred = z - means[y]
     covariance = centred.T @ centred / max(1, len(z) - 1) + 1e-4
     covariance.diagonal().add_(ridge)
-    return Gaussians(torch.where(counts[:, None] > 0, means, fallback.means), covariance)
+    return Gaussians(means, covariance)
 
 
 def bayes_classifier(gaussians: Gaussians, priors: Tensor) -> tuple[Tensor, Tensor]:
