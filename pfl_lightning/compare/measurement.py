@@ -13,8 +13,6 @@ from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
 from pfl_lightning.compare.statistics import first_reached, spread, worst_tenth
 
-VALIDATION = "_validation"
-"""Ending of the columns that are measured on validation data."""
 CLIENTS_TOLERANCE = 1e-4
 """clients.csv may have fewer digits than metrics.csv."""
 
@@ -96,14 +94,17 @@ class Measurement:
 def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measurement:
     """The reported value of a finished run; raises `Unreadable` where the run did not record it."""
     if metric.select == "best_per_client":
-        value = facts.summary.get("best_per_client", {}).get(f"{metric.name}_{metric.moment}")
+        entry = "best_per_client_evaluations" if metric.everyone else "best_per_client_visits"
+        value = facts.summary.get(entry, {}).get(f"{metric.name}_{metric.moment}")
         if value is None:
-            raise Unreadable(f"its summary.json has no best_per_client of {metric.name}_{metric.moment}")
+            raise Unreadable(f"its summary.json has no {entry} of {metric.name}_{metric.moment}")
         return Measurement(cell, run_dir, metric, facts, float(value), None)
     round_ = _round(facts, metric)
     value = math.nan if round_ is None else facts.at(round_, metric.column)
     if math.isnan(value):
-        raise Unreadable(f"its metrics.csv has no {metric.column} {SELECTIONS[metric.select]}")
+        has_row = any(row["round"] == round_ and metric.column in row for row in facts.rounds)
+        found = f"has NaN for {metric.column}" if has_row else f"has no {metric.column}"
+        raise Unreadable(f"its metrics.csv {found} {SELECTIONS[metric.select]}")
     return Measurement(cell, run_dir, metric, facts, value, round_)
 
 
@@ -119,17 +120,17 @@ def check_clients(measurement: Measurement) -> None:
 
 def validation_round(facts: RunFacts, metric: Metric) -> int | None:
     """The round with the best value on validation data; None without validation data."""
-    series = facts.series(metric.column + VALIDATION)
+    series = facts.series(metric.validation_column)
     return series[metric.best([value for _, value in series])][0] if series else None
 
 
 def validation_value(facts: RunFacts, metric: Metric) -> float:
     """The value on validation data by which a search chooses: the last one, or the best for other selections."""
-    series = facts.series(metric.column + VALIDATION)
+    series = facts.series(metric.validation_column)
     if not series:
-        raise Unreadable(f"its metrics.csv has no column {metric.column + VALIDATION}")
+        raise Unreadable(f"its metrics.csv has no column {metric.validation_column}")
     if metric.select == "last":
-        return facts.at(facts.last_round, metric.column + VALIDATION)
+        return facts.at(facts.last_round, metric.validation_column)
     return series[metric.best([value for _, value in series])][1]
 
 

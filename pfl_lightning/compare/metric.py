@@ -32,7 +32,7 @@ SELECTIONS: dict[Select, str] = {
     "last": "after the last round",
     "best": "at the round with the best value on the test data, which flatters",
     "validation": "at the round that the validation data chose",
-    "best_per_client": "each client at its own best round on the test data, which flatters",
+    "best_per_client": "each client at its own best test in the run, which flatters",
 }
 
 
@@ -58,6 +58,11 @@ class Metric:
     def client_column(self) -> str:
         """The column of clients.csv with each client's own value."""
         return self.column.removesuffix(self.average) if self.average else self.column
+
+    @property
+    def validation_column(self) -> str:
+        """The column with the same average on validation data. Only the model before training is tested on it."""
+        return f"all_{self.name}_validation{self.average}"
 
     @property
     def label(self) -> str:

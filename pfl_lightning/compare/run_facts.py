@@ -28,7 +28,7 @@ class RunFacts:
 
     summary: Mapping[str, Any]
     rounds: Sequence[Mapping[str, float]]
-    """The rows of metrics.csv. Empty fields are NaN."""
+    """The rows of metrics.csv, without empty fields. NaN: a tested client was not finite."""
     clients: Mapping[str, Mapping[int, Values]] = field(default_factory=dict)
     """Metric column → round → value of each client, NaN where it was not tested. Empty without clients.csv."""
     partition_sha256: str | None = None
@@ -71,8 +71,8 @@ def read_rounds(run_dir: Path) -> list[dict[str, float]]:
     """The rows of metrics.csv; raises `Unreadable`."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
-            rows = [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
-    except (OSError, ValueError, csv.Error) as error:
+            rows = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+    except (OSError, ValueError, TypeError, csv.Error) as error:  # a row that is too long has a list in it
         raise Unreadable("its metrics.csv cannot be read") from error
     if any(math.isnan(row.get("round", math.nan)) for row in rows):
         raise Unreadable("its metrics.csv has a row without a round")

@@ -120,8 +120,8 @@ def _check_summary(cell: Cell, summary: Mapping[str, Any], rounds: list[dict[str
     if [row["round"] for row in rounds] != list(range(1, cell.rounds + 1)):
         raise Unreadable("its metrics.csv does not have every round once")
     for column, value in summary.get("last", {}).items():
-        values = [row[column] for row in rounds if not math.isnan(row.get(column, math.nan))]
-        if values and values[-1] != value:
+        values = [row[column] for row in rounds if column in row]
+        if values and (None if math.isnan(values[-1]) else values[-1]) != value:
             raise Unreadable(f"its summary.json and its metrics.csv differ in {column}")
 
 

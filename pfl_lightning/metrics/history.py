@@ -144,6 +144,11 @@ class History:
             "down_bytes": down,
         }
 
+    @property
+    def _choosers(self) -> np.ndarray:
+        """The clients that an evaluation tests on both kinds of samples."""
+        return self.validated & self.testable & ~self.held_out
+
     def _tested(self) -> tuple[Moment, ...]:
         finetuned: tuple[Moment, ...] = ("finetuned",) if self.finetuned else ()
         validation: tuple[Moment, ...] = ("validation",) if self.validated.any() else ()
@@ -164,7 +169,7 @@ class History:
             if moment != "global":
                 record.per_client |= {f"all_{name}_{moment}": v for name, v in values.items()}
             if moment in ("before", "finetuned"):
-                self.best.enter_clients("all", moment, values)
+                self.best.enter_clients("all", moment, values, tested=tested)
                 tested = self.testable & self.held_out
                 columns |= summarize(self.task, tables[moment], tested, moment, "held_out")[1]
         if "validation" in of_clients:
@@ -215,5 +220,5 @@ class History:
             "up_bytes": self.up_bytes,
             "down_bytes": self.down_bytes,
             **self.best.summary(),
-            **({"best_by_validation": self.choice.summary()} if self.validated.any() else {}),
+            **({"best_by_validation": self.choice.summary(self._choosers)} if self.validated.any() else {}),
         }

@@ -1,7 +1,8 @@
 """Sums → metrics: client mean, pooled, worst tenth, and the last, best and best-per-client values.
 
 A table of sums has one row per client and one column per name in `task.sums`. A client that was not tested does not
-count. A client that was tested always counts: if its sums are NaN, so are the means it enters.
+count. A client that was tested always counts: if one of its sums is not finite, all its metrics are NaN, and so are
+the means they enter. Its other sums say nothing, because the class of NaN logits is 0.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def summarize(
         scope: the tested clients. The worst tenth of them is rounded up.
     """
     rows = table[tested]
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, np.nan)
     together = per_client(task, np.vstack([rows, rows.sum(axis=0, keepdims=True)]))
     values = {name: np.full(len(table), np.nan) for name in together}
     columns = {}
@@ -68,7 +70,8 @@ class Best:
     best: dict[MetricKey, float] = field(default_factory=dict)
     clients: dict[tuple[Scope, str, Moment], np.ndarray] = field(default_factory=dict)
     """The best value of each client so far [num_clients], over its participations or over evaluations of all clients.
-    The two are kept apart, because evaluations depend on `loop.eval_every`."""
+    The two are kept apart, because evaluations depend on `loop.eval_every`. NaN: never tested. Infinity, on the bad
+    side: tested, but never finite."""
 
     def enter_columns(self, columns: Mapping[MetricKey, float]) -> None:
         """Enter the metrics of a round. NaN becomes the last value, but never the best."""
@@ -78,19 +81,29 @@ class Best:
                 better = max if self.better[key.metric] == "higher" else min
                 self.best[key] = better(value, self.best.get(key, value))
 
-    def enter_clients(self, scope: Scope, moment: Moment, values: Values, clients: Sequence[int] | None = None) -> None:
+    def enter_clients(
+        self,
+        scope: Scope,
+        moment: Moment,
+        values: Values,
+        clients: Sequence[int] | None = None,
+        tested: np.ndarray | None = None,
+    ) -> None:
         """Enter the values that clients reached.
 
         Args:
             scope: at a participation, or in an evaluation of all clients.
             moment: such as `before`.
-            values: per metric a value for each client (NaN: not tested now).
+            values: per metric a value for each client (NaN: not tested now, or not finite).
             clients: the clients of the values. Default: all.
+            tested: bool, a value per client. Default: those with a value.
         """
         rows = slice(None) if clients is None else np.array(clients)
         for name, of_clients in values.items():
             kept = self.clients.setdefault((scope, name, moment), np.full(self.num_clients, np.nan))
-            better = np.fmax if self.better[name] == "higher" else np.fmin
+            better, worst = (np.fmax, -np.inf) if self.better[name] == "higher" else (np.fmin, np.inf)
+            if tested is not None:
+                of_clients = np.where(tested & np.isnan(of_clients), worst, of_clients)
             kept[rows] = better(of_clients, kept[rows])
 
     def summary(self) -> dict[str, dict[str, float]]:
@@ -102,7 +115,8 @@ class Best:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a moment at which nobody was tested
             for (scope, name, moment), values in self.clients.items():
-                means[scope][f"{name}_{moment}"] = float(np.nanmean(values))
+                mean = float(np.nanmean(values))
+                means[scope][f"{name}_{moment}"] = mean if math.isfinite(mean) else math.nan
         return {
             "last": by_column(self.last),
             "best": by_column(self.best),

@@ -58,10 +58,15 @@ class ValidationChoice:
         self.client_score[improved] = of_clients[improved]
         self.client_value[improved] = values["before"][self.metric][improved]
 
-    def summary(self) -> dict[str, float]:
-        """For summary.json: the chosen round, its columns, and the mean over clients that chose for themselves."""
+    def summary(self, clients: np.ndarray) -> dict[str, float]:
+        """For summary.json: the chosen round, its columns, and the mean over clients that chose for themselves.
+
+        Args:
+            clients: bool, the clients with validation and test samples. One whose results were never finite counts:
+                the mean is then NaN.
+        """
         if not self.round:
             return {}
-        known = self.client_value[~np.isnan(self.client_value)]
-        each = {f"{self.metric}_before_per_client": float(known.mean())} if len(known) else {}
+        values = self.client_value[clients]
+        each = {f"{self.metric}_before_per_client": float(values.mean())} if len(values) else {}
         return {"round": self.round, **self.columns, **each}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich import box
@@ -13,8 +14,14 @@ from rich.table import Table
 from pfl_lightning.metrics.record import Metric
 
 
-def closing_table(metrics: dict[str, list[float]], metric: Metric) -> Table:
-    """Last and best values of a whole run, from its metrics.csv."""
+def closing_table(metrics: dict[str, list[float]], last: Mapping[str, float], metric: Metric) -> Table:
+    """Last and best values of a whole run.
+
+    Args:
+        metrics: the content of metrics.csv.
+        last: the last value of each column, NaN where the last test was not finite. Columns without a test are absent.
+        metric: of the task.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(metric.label)
     for title in ("last", "best", "in round"):
@@ -27,18 +34,16 @@ def closing_table(metrics: dict[str, list[float]], metric: Metric) -> Table:
         "personal models, fine-tuned copies": f"all_{name}_finetuned",
         "plain global model": f"all_global_{name}",
     }
-    if not _known(metrics.get(f"all_{name}_before", [])):
+    if f"all_{name}_before" not in last:
         rows = {
             "the round's clients, before local training": f"{name}_before",
             "the round's clients, after local training": f"{name}_after",
         }
     for label, column in rows.items():
-        values = metrics.get(column, [])
-        best = metric.best(values)
-        if best is not None:
-            value, index = best
-            last = _known(values)[-1]
-            table.add_row(label, metric.text(last, 2), metric.text(value, 2), f"{metrics['round'][index]:.0f}")
+        if column in last:
+            best = metric.best(metrics[column])
+            reached = (metric.text(best[0], 2), f"{metrics['round'][best[1]]:.0f}") if best else ()
+            table.add_row(label, metric.text(last[column], 2), *reached)
     table.add_section()
     if share := _known(metrics.get("personal_share", [])):
         table.add_row("share of personal parameters", f"{100 * share[-1]:.3g} %")

@@ -112,7 +112,8 @@ class Monitor:
         """Write summary.json, print the closing table and say where the run is."""
         self.close()
         write_summary(self.run_dir / "summary.json", summary)
-        self._console.print(closing_table(read_metrics(self.run_dir / "metrics.csv"), self._metrics[0]))
+        rows = read_metrics(self.run_dir / "metrics.csv")
+        self._console.print(closing_table(rows, summary["last"], self._metrics[0]))
         self._say_where()
 
     def interrupted(self, round: int, saved: bool = False) -> None:

@@ -134,8 +134,8 @@ def test_a_search_whose_trials_all_fail_is_a_problem(tmp_path):
 
 def test_a_run_without_validation_columns_ends_the_search(tmp_path):
     """To take every trial for a failure would hide the cause."""
-    with pytest.raises(RunError, match=r"FedOBP, seed 4 cannot be judged: .* no column all_acc_after_validation"):
-        search_run(tmp_path, report={"metric": "all_acc_after"})
+    with pytest.raises(RunError, match=r"FedOBP, seed 4 cannot be judged: .* no column all_loss_validation"):
+        search_run(tmp_path, report={"metric": "all_loss_before"})
 
 
 def test_a_search_without_validation_data_is_refused():

@@ -50,11 +50,13 @@ def test_clients_that_were_not_tested_do_not_count():
     assert np.isnan(values["acc"][1:]).all()
 
 
-@pytest.mark.parametrize("column", ["loss_before", "loss_before_pooled", "loss_before_worst10"])
-def test_a_diverged_client_never_improves_a_mean(column):
-    """A NaN loss must reach every average of the loss: the client was tested."""
-    rows = np.vstack([table((1, 2), (9, 10)), [[3.0, math.nan, 10.0]]])
-    assert math.isnan(columns_of(rows, "before")[column])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+@pytest.mark.parametrize("average", ["", "_pooled", "_worst10"])
+@pytest.mark.parametrize("metric", ["loss", "acc"])
+def test_a_diverged_client_never_improves_a_mean(metric, average, loss):
+    """A loss that is not finite must reach every average: the client was tested. Its accuracy has no meaning."""
+    rows = np.vstack([table((1, 2), (9, 10)), [[3.0, loss, 10.0]]])
+    assert math.isnan(columns_of(rows, "before")[f"{metric}_before{average}"])
 
 
 def test_nobody_tested_gives_no_column():
@@ -67,6 +69,21 @@ def test_nan_is_the_last_value_but_never_the_best():
         best.enter_columns({key: value})
     assert math.isnan(best.last[key])
     assert best.best[key] == 0.5
+
+
+@pytest.mark.parametrize("metric", ["acc", "loss"])
+def test_a_client_that_was_never_finite_spoils_the_best_per_client(metric):
+    """Client 1 is never finite, client 2 is not tested. Client 0 once had a value: that one counts."""
+    tested = np.array([True, True, False])
+
+    def mean(*evaluations: list[float]) -> float:
+        best = Best(TASK.better, 3)
+        for values in evaluations:
+            best.enter_clients("all", "before", {metric: np.array([*values, math.nan])}, tested=tested)
+        return best.summary()["best_per_client_evaluations"][f"{metric}_before"]
+
+    assert math.isnan(mean([0.5, math.nan], [math.nan, math.nan]))
+    assert mean([0.5, math.nan], [math.nan, 0.25]) == 0.375
 
 
 def test_participations_and_evaluations_have_their_own_best():

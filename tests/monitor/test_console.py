@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,11 @@ def test_live_bar_fits_and_gives_the_terminal_back() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # cursor hidden, shown again
 
 
-def show(metrics: dict[str, list[float]], metric: str) -> list[str]:
+def show(metrics: dict[str, list[float]], metric: str, **last: float) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=80, force_terminal=False).print(closing_table(metrics, METRICS[metric]))
+    known = {name: [value for value in values if not math.isnan(value)] for name, values in metrics.items()}
+    last = {name: values[-1] for name, values in known.items() if values} | last
+    Console(file=out, width=80, force_terminal=False).print(closing_table(metrics, last, METRICS[metric]))
     return [line.rstrip() for line in out.getvalue().splitlines() if line.strip(" ─-")]
 
 
@@ -142,6 +145,15 @@ def test_closing_table() -> None:
         "sent down to all clients 6 B",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_closing_table_shows_a_last_test_that_was_not_finite() -> None:
+    metrics = {"round": [1, 2], "all_acc_before": [0.7, NAN], "all_acc_finetuned": [NAN, NAN]}
+    lines = show(metrics, "acc", all_acc_before=NAN, all_acc_finetuned=NAN)
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "personal models, before local training nan % 70.00 % 1",
+        "personal models, fine-tuned copies nan %",
+    ]
 
 
 def test_closing_table_of_an_error_takes_the_lowest_as_best() -> None:

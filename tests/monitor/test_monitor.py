@@ -26,9 +26,10 @@ def test_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     monitor.start({"algorithm": "FedAvg"}, "seed: 0\n", {})
     for number in (1, 2):
         monitor.round(record(number), samples=10)
-    monitor.finish({"algorithm": "FedAvg", "rounds": 2})
+    summary = {"algorithm": "FedAvg", "last": {"all_acc_before": 0.2}}
+    monitor.finish(summary)
     monitor.close()
-    assert json.loads((run_dir / "summary.json").read_text()) == {"algorithm": "FedAvg", "rounds": 2}
+    assert json.loads((run_dir / "summary.json").read_text()) == summary
     assert (run_dir / "metrics.csv").read_text().splitlines()[1:] == ["1,1.0,0.5,0.6,,,,0.1", "2,1.0,0.5,0.6,,,,0.2"]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "algorithm  FedAvg"
@@ -57,7 +58,7 @@ def test_silent_run_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     monitor = Monitor(tmp_path, COLUMNS, total_rounds=1, console=False)
     monitor.start({"algorithm": "FedAvg"}, "", {})
     monitor.round(record(1), samples=10)
-    monitor.finish({})
+    monitor.finish({"last": {"all_acc_before": 0.1}})
     assert capsys.readouterr() == ("", "")
 
 
@@ -68,7 +69,7 @@ def test_the_first_metric_is_the_one_shown(tmp_path: Path, capsys: pytest.Captur
     monitor.start({}, "", {})
     monitor.round(RoundRecord(1, {"rmse_before": 2.0, "mae_before": 9.0}), samples=10)
     monitor.round(RoundRecord(2, {"rmse_before": 3.0, "mae_before": 9.0}), samples=10)
-    monitor.finish({})
+    monitor.finish({"last": {"rmse_before": 3.0, "mae_before": 9.0}})
     row = next(line for line in capsys.readouterr().out.splitlines() if "round's clients, before local" in line)
     assert row.split()[-3:] == ["3.000", "2.000", "1"]
 

@@ -140,7 +140,8 @@ def wrong_yaml(rng: random.Random) -> Mistake:
                 _spoil(rng, holder, key, content)
                 break
             holder = holder[key]
-    return Mistake(["--config", "bad.yaml"], {"bad.yaml": yaml.safe_dump(content).encode()})
+    # without its node `loop` the config would be right, but the run long
+    return Mistake(["--config", "bad.yaml", "--loop.rounds", "1"], {"bad.yaml": yaml.safe_dump(content).encode()})
 
 
 def _spoil(rng: random.Random, holder: dict[str, Any], key: str, content: dict[str, Any]) -> None:

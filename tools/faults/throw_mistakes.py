@@ -25,7 +25,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.faults.mistakes import Mistake, random_mistake
 
-SECONDS = 120.0
+SECONDS = 600.0
 ALLOWED = (0, 1, 2, 130)
 ERROR = "pfl-fit: error: "
 WARNING = re.compile(r"^(\S+\.py:\d+: .*\n(  .*\n)?|pfl-fit: warning: .*\n)", re.MULTILINE)

@@ -1,0 +1,83 @@
+"""The names that a comparison looks for are those that a run writes, and NaN is never passed over."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from lightning.fabric import Fabric
+
+from pfl_lightning.algorithms import FedAvg
+from pfl_lightning.compare.comparison import Comparison
+from pfl_lightning.compare.experiment import Report
+from pfl_lightning.compare.measurement import measure, validation_value
+from pfl_lightning.compare.metric import metric_from
+from pfl_lightning.compare.run_facts import RunFacts, Unreadable, read_facts
+from pfl_lightning.compare.run_folder import examine
+from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.tasks import Classification
+from tests.helpers.comparisons import ToyResolver, experiment, write_run
+from tests.helpers.toy import ToyData, ToyNet
+
+DIRECTIONS = {"acc": "higher", "loss": "lower"}
+
+
+@pytest.fixture(scope="module")
+def facts() -> RunFacts:
+    """A real run with validation samples."""
+    data = ToyData()
+    data.validation_share = 0.3
+    data.setup(1)
+    config = LoopConfig(rounds=2, batch_size=8, eval_every=1, participation=0.6)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    loop = FederatedFabricLoop(fabric, Classification(ToyNet), FedAvg(), data, config)
+    rounds = [{"round": number, **loop.round().scalars} for number in (1, 2)]
+    return RunFacts(loop.summary(), rounds)
+
+
+@pytest.fixture
+def cell():
+    return next(iter(Comparison(experiment(seeds=[0]), ToyResolver()).stage({}).cells.values()))
+
+
+@pytest.mark.parametrize("column", ["acc_before", "acc_after", "all_acc_before", "all_loss_before"])
+def test_the_best_per_client_of_a_real_run_is_found(column, facts, cell, tmp_path):
+    """Columns of participants count participations, columns of all clients count evaluations."""
+    found = measure(cell, tmp_path, facts, metric_from(Report(column, "best_per_client"), DIRECTIONS, False))
+    entry = "best_per_client_evaluations" if column.startswith("all_") else "best_per_client_visits"
+    assert found.value == facts.summary[entry][column.removeprefix("all_")]
+
+
+@pytest.mark.parametrize("column", ["all_acc_before", "all_acc_before_pooled", "all_global_loss", "acc_after"])
+def test_the_validation_columns_of_a_real_run_are_found(column, facts, cell, tmp_path):
+    last = metric_from(Report(column), DIRECTIONS, False)
+    assert validation_value(facts, last) == facts.at(2, last.validation_column)
+    chosen = measure(cell, tmp_path, facts, metric_from(Report(column, "validation"), DIRECTIONS, False))
+    best = facts.summary["best_by_validation"]
+    if last.name == "acc" and not last.average:
+        assert chosen.round == best["round"]
+
+
+@pytest.mark.parametrize("select", ["last", "best_per_client"])
+def test_nan_is_not_reported(select, cell, tmp_path):
+    row = {"round": 4, "all_acc_before": math.nan}
+    summary = {"best_per_client_evaluations": {"acc_before": None}}
+    facts = RunFacts(summary, [{"round": 2, "all_acc_before": 0.9}, row])
+    words = "has NaN for all_acc_before after the last round" if select == "last" else "no best_per_client_evaluations"
+    with pytest.raises(Unreadable, match=words):
+        measure(cell, tmp_path, facts, metric_from(Report("all_acc_before", select), DIRECTIONS, False))
+
+
+def test_a_run_whose_last_value_is_nan_is_read(cell, tmp_path):
+    """summary.json has null, metrics.csv has nan. The last finite value is older."""
+    write_run(tmp_path, cell)
+    path = tmp_path / "metrics.csv"
+    header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    rows[-1][header.index("all_acc_finetuned")] = "nan"
+    path.write_text("\n".join(",".join(cells) for cells in (header, *rows)) + "\n")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary["last"]["all_acc_finetuned"] = None
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert examine(cell, tmp_path).state == "finished"
+    assert math.isnan(read_facts(tmp_path).at(4, "all_acc_finetuned"))
