@@ -26,6 +26,9 @@ class Callback:
     should_stop = False
     """Set it to True to end the run after the present round. It must be the same on every rank."""
 
+    def on_fit_start(self, round_: int) -> None:
+        """The run begins, or goes on after round `round_`."""
+
     def on_round_start(self, round_: int) -> None:
         """A round begins."""
 

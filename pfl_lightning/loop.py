@@ -91,6 +91,8 @@ class FederatedFabricLoop:
 
     def fit(self, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         """Run the remaining rounds and return the summary."""
+        for callback in callbacks:
+            callback.on_fit_start(self.server.round)
         while self.server.round < self.config.rounds and not any(callback.should_stop for callback in callbacks):
             record = self.round(callbacks)
             for callback in callbacks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from pfl_lightning.data.checks import check_clients, check_inputs, check_parts, check_samples
 from pfl_lightning.data.partitions.natural import owner_names
 from pfl_lightning.data.partitions.partition import Parts
-from pfl_lightning.data.samples import DataSpec, Kind, Samples, fits_on, gather_rows, values_sha256
+from pfl_lightning.data.samples import DataSpec, Kind, Samples, fits_on, values_sha256
 from pfl_lightning.data.validation import draw_held_out, take_validation
 from pfl_lightning.foundation.errors import require
 
@@ -41,6 +43,10 @@ class FederatedData:
     """Clients that never take part in training, int64, in ascending order."""
     client_names: tuple[str, ...] = ()
     """Names of the clients, if the data set names them."""
+    preprocess: Callable[[Tensor, Tensor, int | None], Tensor] | None = None
+    """Turns gathered inputs into inputs of the net. It gets them, their indices and `augment_seed`."""
+    augments = True
+    """Whether `batch` may change training samples at random. If not, it gets no `augment_seed`."""
     warnings: tuple[str, ...] = ()
     """Lines about data that is unusual but allowed; filled by `setup`."""
 
@@ -98,6 +104,10 @@ class FederatedData:
     def validate_samples(self) -> None:
         """Check what `load` returned. Raises a `ConfigError` of one line for the first mistake."""
         check_samples(self.name, self.samples, getattr(self, "spec", None))
+        self.validate_inputs()
+
+    def validate_inputs(self) -> None:
+        """Check that the inputs fit `spec`."""
         if type(self).batch is FederatedData.batch:
             check_inputs(self.name, self.samples.x, self.spec)
 
@@ -147,7 +157,8 @@ class FederatedData:
             Inputs and targets.
         """
         at = indices.to(self.samples.y.device)
-        return gather_rows(self.samples.x, at, device), gather_rows(self.samples.y, at, device)
+        x, y = _gather_rows(self.samples.x, at, device), _gather_rows(self.samples.y, at, device)
+        return self.preprocess(x, indices, augment_seed) if self.preprocess else x, y
 
     def input_scale(self) -> tuple[Tensor, Tensor] | None:
         """The values that `batch` subtracts from raw inputs and multiplies them by, one for each channel or column.
@@ -178,3 +189,14 @@ class FederatedData:
         """
         if fits_on(self.samples, torch.device(device)):
             self.samples = self.samples._replace(x=self.samples.x.to(device), y=self.samples.y.to(device))
+
+
+def _gather_rows(tensor: Tensor, at: Tensor, device: torch.device) -> Tensor:
+    """Rows of a tensor on `device`. They pass through pinned memory on their way to a GPU.
+
+    The copy does not block, so the next batch is gathered while the GPU still works on the one before.
+    """
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.index_select(0, at).to(device, non_blocking=True)
+    pinned = torch.empty((len(at), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
+    return torch.index_select(tensor, 0, at, out=pinned).to(device, non_blocking=True)

@@ -51,6 +51,8 @@ class ImageData(FederatedData):
     """Deviation of each channel, for pixels in [0, 1]."""
     sizes: tuple[int, int]
     """Number of samples in the official training part and in the official test part."""
+    preprocess: ImageBatches
+    """Makes normalised float32 images [B, C, H, W]. `to` chooses their memory order."""
     sha256: str = ""
     """Checksum of the images and labels in our file format; empty if it is unknown and the route's check must do."""
 
@@ -111,8 +113,7 @@ class ImageData(FederatedData):
         return self.partition.draw(population, rng)
 
     @override
-    def validate_samples(self) -> None:
-        super().validate_samples()
+    def validate_inputs(self) -> None:
         check_images(self.name, self.samples.x, self.spec)
 
     @override
@@ -120,21 +121,16 @@ class ImageData(FederatedData):
         super().setup(seed)
         pixels = self.samples.x[0].numel() // len(self.mean)
         transforms = Transforms(self.transforms) if self.transforms else None
+        self.augments = transforms is not None
         if transforms:
             transforms.check(self.samples.x[:1])
-        self._images = ImageBatches(*mean_and_std(self.normalize, (self.mean, self.std)), pixels, transforms)
-
-    @override
-    def batch(self, indices: Tensor, device: torch.device, augment_seed: int | None = None) -> tuple[Tensor, Tensor]:
-        """Normalised float32 images [B, C, H, W] and their labels. `to` chooses the memory order of the images."""
-        raw, y = super().batch(indices, device)
-        return self._images(raw, indices, augment_seed), y
+        self.preprocess = ImageBatches(*mean_and_std(self.normalize, (self.mean, self.std)), pixels, transforms)
 
     @override
     def input_scale(self) -> tuple[Tensor, Tensor]:
-        return self._images.scale_of_channels()
+        return self.preprocess.scale_of_channels()
 
     @override
     def to(self, device: torch.device | str, channels_last: bool = True) -> None:
         super().to(device, channels_last)
-        self._images.to(device, channels_last)
+        self.preprocess.to(device, channels_last)

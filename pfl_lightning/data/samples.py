@@ -60,17 +60,6 @@ def values_sha256(samples: Samples) -> str:
     return digest.hexdigest()
 
 
-def gather_rows(tensor: Tensor, at: Tensor, device: torch.device) -> Tensor:
-    """Rows of a tensor on `device`. They pass through pinned memory on their way to a GPU.
-
-    The copy does not block, so the next batch is gathered while the GPU still works on the one before.
-    """
-    if device.type != "cuda" or tensor.is_cuda:
-        return tensor.index_select(0, at).to(device, non_blocking=True)
-    pinned = torch.empty((len(at), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-    return torch.index_select(tensor, 0, at, out=pinned).to(device, non_blocking=True)
-
-
 def fits_on(samples: Samples, device: torch.device) -> bool:
     """Whether a device has room for all samples and for training beside them."""
     if device.type != "cuda":

@@ -25,7 +25,7 @@ def build_engine(
         config.batch_size,
         config.test_batch_size,
         config.channels_last,
-        config.lr_factor,
+        None if config.lr_schedule == "constant" else config.lr_factor,
         config.finetune_lr,
         config.finetune_part,
     )

@@ -48,6 +48,7 @@ class History:
         metric, better = next(iter(task.better.items()))
         self.choice = ValidationChoice(metric, better, num_clients)
         self.best = Best(task.better, num_clients)
+        self._spans = layout.parameter_spans
         self._keys = all_keys(task.better)
         self._names = {key: column for column, key in self._keys.items()}
         self.latest_after = np.full((num_clients, len(task.sums)), np.nan)
@@ -60,7 +61,7 @@ class History:
 
     def new_reports(self, cohort: Sequence[int]) -> Reports:
         """An empty table for the reports of a round."""
-        return Reports(cohort, len(self.task.sums), len(self.layout.parameter_spans))
+        return Reports(cohort, len(self.task.sums), len(self._spans))
 
     def columns(self) -> list[str]:
         """The columns of metrics.csv, in their order."""
@@ -122,7 +123,7 @@ class History:
         personal = reports.rows["personal"].mean(axis=0)
         record.layer_share = {
             span.name: float(count / (span.stop - span.start))
-            for span, count in zip(self.layout.parameter_spans, personal, strict=True)
+            for span, count in zip(self._spans, personal, strict=True)
         }
         return record
 

@@ -42,8 +42,8 @@ class LocalTraining:
     batch_size: int = 32
     test_batch_size: int = 1024
     channels_last: bool = True
-    lr_factor: Callable[[int], float] = lambda round_: 1.0
-    """The factor of the learning rate in a round."""
+    lr_factor: Callable[[int], float] | None = None
+    """The factor of the learning rate in a round. None: always 1."""
     finetune_lr: float | None = None
     """The learning rate of fine-tuning. None: the method's own."""
     finetune_part: Literal["all", "head", "body"] | None = None
@@ -111,9 +111,11 @@ class ClientModule(FlatModel):
         self.loss_total.zero_()
         if self.loss_scale:
             self.loss_scale.reset()
-        self.start.restore()
+        if not self.start.empty:
+            self.start.restore()
         self.epoch_schedules.clear()
-        self.rate_factor, self.finetune_rate = self.local.lr_factor(round_), None
+        self.rate_factor = self.local.lr_factor(round_) if self.local.lr_factor else 1.0
+        self.finetune_rate = None
         self.vector.copy_(initial)
         self.mask.zero_()
         self.memory, self.visits = {}, 0
@@ -159,7 +161,8 @@ class ClientModule(FlatModel):
         for step, batch in enumerate(split_batches(order, self.local.batch_size)):
             if len(batch):
                 self.check_for_stop()
-                augment = derive_seed(self.seed, "augment", self.round, self.id, epoch, step)
+                seed = ("augment", self.round, self.id, epoch, step)
+                augment = derive_seed(self.seed, *seed) if self.data.augments else None
                 yield self.data.batch(batch, self.vector.device, augment)
 
     def check_for_stop(self) -> None:

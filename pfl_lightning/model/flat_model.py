@@ -56,7 +56,6 @@ class FlatModel(LightningModule):
             if not p.requires_grad:
                 p.grad = None  # weight decay would move a frozen parameter that has a gradient of zero
         self._grad_views = self.layout.views(self.grad)
-        self._hooks_shape_training = task.hooks.shape_training
         if task.hooks.names.intersection(GRADIENT) and type(self).compute_gradient is not FlatModel.compute_gradient:
             name = min(task.hooks.names.intersection(GRADIENT))
             raise ConfigError(f"task: {name} needs loop.clients_per_step 1 and loop.ranks_per_client 1")
@@ -162,7 +161,7 @@ class FlatModel(LightningModule):
             scaled = value if scale == 1.0 else value * scale
             if hooks:
                 hooks.call("on_before_backward", scaled)
-            if self._hooks_shape_training:
+            if self.task.hooks.shape_training:
                 self._align_gradients()
             self.fabric_.backward(self.loss_scale.up(scaled) if self.loss_scale else scaled)
             if self.loss_scale is None or self.loss_scale.undo(self.grad):

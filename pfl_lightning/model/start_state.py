@@ -29,6 +29,9 @@ class StartState:
     Args:
         task: the task, in the state that every client starts from.
         layout: the places of its tensors in the vector.
+
+    Attributes:
+        empty: whether there is nothing to restore, as in our own tasks with nets that keep everything in the vector.
     """
 
     def __init__(self, task: nn.Module, layout: Layout) -> None:
@@ -48,6 +51,7 @@ class StartState:
         self._attributes = [(part, _attributes(part)) for part in own]
         self._trainable = [(p, p.requires_grad) for p in task.parameters()] if own else []
         self._metrics = [part for part in task.modules() if isinstance(part, Metric)]
+        self.empty = not (self._loose or own or self._metrics)
 
     def restore(self) -> None:
         """Bring everything back. The vector itself is not changed."""

@@ -45,14 +45,11 @@ class ClientTables(Callback):
         self.run_dir, self.loop = run_dir, loop
         self._clients, self._personal = RoundTable(run_dir / CLIENTS), RoundTable(run_dir / PERSONAL)
         self._tables = (self._clients, self._personal)
-        self._started = False
 
     @override
-    def on_round_start(self, round_: int) -> None:
-        """Before the first round: write client_facts.csv, and drop this and later rounds from the other tables."""
-        if not self._started:
-            self._started = True
-            self.loop.comm.run_on_rank_zero(lambda: self._start(round_ - 1))
+    def on_fit_start(self, round_: int) -> None:
+        """Write client_facts.csv, and drop the rounds that are trained again from the other tables."""
+        self.loop.comm.run_on_rank_zero(lambda: self._start(round_))
 
     @override
     def on_evaluation_end(self, record: RoundRecord) -> None:

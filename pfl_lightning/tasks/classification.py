@@ -59,7 +59,8 @@ class Classification(NetTask):
     def test_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
         logits = self.net(x).float()
-        self.observe(logits, y)
+        if self.more_metrics:
+            self.observe(logits, y)
         return self.sums_of(logits, y)
 
     def sums_of(self, logits: Tensor, y: Tensor) -> Tensor:
@@ -73,4 +74,4 @@ class Classification(NetTask):
     @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         own = {"acc": sums["correct"] / sums["count"], "loss": sums["loss"] / sums["count"]}
-        return {**own, **self.more_values(sums)}
+        return own | self.more_values(sums) if self.more_metrics else own

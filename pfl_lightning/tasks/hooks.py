@@ -58,6 +58,7 @@ class Hooks:
 
     Attributes:
         names: the hooks that the module overrides.
+        shape_training: whether a hook may change gradients or freeze parts of the model.
     """
 
     def __init__(self, module: LightningModule, active: bool = False) -> None:
@@ -69,15 +70,11 @@ class Hooks:
         self.trainer = TrainerStub(kind)
         self.names = frozenset(name for name in KNOWN if overrides(module, name))
         self.active = active or bool(self.names)
+        self.shape_training = bool(self.names.intersection((*TRAINING, *GRADIENT, *OPTIMIZER)))
         self._accepted: dict[str, tuple[int, list[int]]] = {}
         if self.active:
             module.trainer = self.trainer  # type: ignore[assignment]
             module.log = module.log_dict = _drop  # type: ignore[method-assign]
-
-    @property
-    def shape_training(self) -> bool:
-        """Whether a hook may change gradients or freeze parts of the model."""
-        return bool(self.names.intersection((*TRAINING, *GRADIENT, *OPTIMIZER)))
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a hook if the module overrides it."""

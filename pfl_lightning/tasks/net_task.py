@@ -84,8 +84,6 @@ class NetTask(Task):
 
     @override
     def test_sums(self, batches: Iterable[Batch], autocast: Autocast) -> Tensor:
-        if not self.more_metrics:
-            return super().test_sums(batches, autocast)
         for entry in self.more_metrics:
             entry.metric.reset()
         total, seen = torch.zeros(len(type(self).sums), dtype=torch.float64, device=self.device), 0
@@ -93,6 +91,8 @@ class NetTask(Task):
             seen += 1
             with autocast():
                 total += self.test_step(batch, index)
+        if not self.more_metrics:
+            return total
         more = [entry.read() if seen else torch.zeros(len(entry.names)) for entry in self.more_metrics]
         return torch.cat([total, *(part.to(total) for part in more)])
 

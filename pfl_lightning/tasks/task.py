@@ -84,7 +84,8 @@ class Task(LightningModule):
 
     def optimization(self) -> Optimization:
         """A fresh optimizer and its schedulers."""
-        return read_optimizers(self.configure_optimizers(), type(self).__name__)
+        made = self.configure_optimizers()
+        return Optimization(made) if isinstance(made, Optimizer) else read_optimizers(made, type(self).__name__)
 
     @cached_property
     def hooks(self) -> Hooks:
