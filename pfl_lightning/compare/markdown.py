@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.statistics import Paired
 from pfl_lightning.compare.table import Place, Table
+from pfl_lightning.compare.verdict import CAPTION, verdicts
 
 QUESTIONS = (
     "Worst tenth: mean over the tenth of the clients with the worst values at the reported moment. Steps: gradient "
-    "steps, as recorded or samples over the batch size. To reach a value: until the reported column first has it at an "
-    "evaluation, with every seed; — if it never does."
+    "steps of local training, every model that a visit trains counted. To reach a value: until the reported column "
+    "first has it at an evaluation, with every seed; — if it never does. Worse than Local: strictly worse than the "
+    "same client with the same seed and net."
 )
 PAIRED = (
-    "Paired comparison over clients: mean difference with its 95 % interval, and the p-value of a two-sided Wilcoxon "
-    "signed-rank test after Holm's correction for all tests of this table. With one partition for all seeds a client's "
-    "values are averaged over the seeds first. Clients of a run share a global model, so few seeds mean wider errors "
-    "than shown."
+    "Mean difference over the clients, method minus reference, with its 95 % interval, and the p-value of a two-sided "
+    "Wilcoxon signed-rank test after Holm's correction for all tests of this table. With one partition for all seeds a "
+    "client's values are averaged over the seeds first. A method with another net is compared with the reference of "
+    "that net. Itself alone: the same method with its collaboration switched off. Clients of a run share a global "
+    "model, so few seeds mean wider errors than shown."
 )
 
 
@@ -33,6 +36,8 @@ def markdown(table: Table, answers: Sequence[Answers]) -> str:
             parts += [f"**Clients and cost{place}.** {QUESTIONS}", _grid(header, rows)]
         if answer.comparisons:
             parts += [f"**Paired comparison{place}.** {PAIRED}", _paired(answer)]
+        if lines := verdicts(answer):
+            parts += [CAPTION.format(place=place), "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 

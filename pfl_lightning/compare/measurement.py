@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pfl_lightning.compare.gradient_steps import gradient_steps, visits
 from pfl_lightning.compare.metric import SELECTIONS, Metric
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
@@ -56,12 +57,12 @@ class Measurement:
     @property
     def bytes_sent(self) -> float:
         """Bytes of all clients in all rounds, up and down."""
-        return self._total(self.cell.rounds, "up_bytes") + self._total(self.cell.rounds, "down_bytes")
+        return self._bytes(self.cell.rounds)
 
     @property
     def steps_per_visit(self) -> float:
         """Gradient steps at a visit, on average."""
-        return self._steps(self.cell.rounds) / self.cell.visits
+        return self._steps(self.cell.rounds) / visits(self.facts, self.cell.visits)
 
     @property
     def best_on_test(self) -> float:
@@ -80,15 +81,13 @@ class Measurement:
         round_ = first_reached(self.facts.series(self.metric.column), target, self.metric.higher)
         if round_ is None:
             return None
-        return self._total(round_, "up_bytes") + self._total(round_, "down_bytes"), self._steps(round_)
+        return self._bytes(round_), self._steps(round_)
 
     def _steps(self, round_: int) -> float:
-        """Gradient steps of all clients up to a round: as recorded, else samples over the batch size."""
-        steps = self._total(round_, "steps")
-        return self._total(round_, "samples") / self.cell.config["loop"]["batch_size"] if math.isnan(steps) else steps
+        return gradient_steps(self.facts, round_, self.cell.config["loop"]["batch_size"])
 
-    def _total(self, round_: int, column: str) -> float:
-        return math.fsum(row.get(column, math.nan) for row in self.facts.rounds if row["round"] <= round_)
+    def _bytes(self, round_: int) -> float:
+        return self.facts.total(round_, "up_bytes") + self.facts.total(round_, "down_bytes")
 
 
 def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measurement:

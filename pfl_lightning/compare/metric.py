@@ -19,7 +19,7 @@ LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
 """Words in the names of metrics that are better when lower, for tasks that do not say it."""
 MOMENTS = {
     "before": "tested with the model that it would start its next visit with, before local training",
-    "after": "tested with the outcome of its latest local training",
+    "after": "tested with the outcome of its latest local training (clients that were never drawn do not count)",
     "finetuned": "tested with a copy of its model that was fine-tuned on its own training data",
     "global": "tested with the plain global model",
 }

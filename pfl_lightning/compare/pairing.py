@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from pfl_lightning.compare.controls import ALONE
+from pfl_lightning.compare.layers import class_name
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.measurement import Measurement
 from pfl_lightning.compare.statistics import Paired, Values, holm, paired
+
+ITSELF = "itself alone"
+"""Name of the comparison with the same method whose collaboration is switched off."""
 
 
 def compare_pairs(
     column: Sequence[Outcome], references: Sequence[Outcome]
 ) -> tuple[tuple[str, str, Paired, float], ...]:
     """(method, reference, result, p-value after Holm's correction) for every pair with recorded clients."""
+    alone = {o.entry.method: o for o in column}
     found = []
     for outcome in column:
-        for reference in references:
-            pair = same_client_values(outcome, reference) if outcome is not reference else None
-            fixed = outcome.entry.cells[0].config.get("data", {}).get("init_args", {}).get("seed") is not None
-            result = paired(*pair, same_clients=fixed) if pair else None
+        method = outcome.entry.method
+        others = [(reference.entry.method, counterpart(outcome, reference, column)) for reference in references]
+        for name, other in [*others, (ITSELF, alone.get(f"{method}, {ALONE}"))]:
+            result = _compared(outcome, other) if other else None
             if result is not None:
-                found.append((outcome.entry.method, reference.entry.method, result))
+                found.append((method, name, result))
     corrected = holm([result.p for _, _, result in found])
     return tuple((*one, p) for one, p in zip(found, corrected, strict=True))
+
+
+def counterpart(outcome: Outcome, reference: Outcome, column: Sequence[Outcome]) -> Outcome | None:
+    """The row that an outcome is compared with: the reference, or the same method with the outcome's net.
+
+    None if there is no such row, or if it is the outcome itself.
+    """
+    alike = [o for o in (reference, *column) if _kind(o) == _kind(reference) and _net(o) == _net(outcome)]
+    return alike[0] if alike and alike[0] is not outcome else None
+
+
+def _compared(outcome: Outcome, other: Outcome) -> Paired | None:
+    pair = same_client_values(outcome, other)
+    fixed = outcome.entry.cells[0].config.get("data", {}).get("init_args", {}).get("seed") is not None
+    return paired(*pair, same_clients=fixed) if pair else None
+
+
+def _kind(outcome: Outcome) -> tuple[Any, ...]:
+    """The class of the method, and the moment at which it is reported."""
+    return class_name(outcome.entry.cells[0].config, "algorithm"), outcome.entry.metric.column
+
+
+def _net(outcome: Outcome) -> Any:
+    return outcome.entry.cells[0].config.get("task", {}).get("init_args", {}).get("net")
 
 
 def same_client_values(outcome: Outcome, reference: Outcome) -> tuple[list[Values], list[Values]] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.measurement import Measurement
-from pfl_lightning.compare.pairing import compare_pairs, same_client_values
+from pfl_lightning.compare.pairing import compare_pairs, counterpart, same_client_values
 from pfl_lightning.compare.statistics import Paired, mean_deviation, worse_share
 
 LOCAL, TARGET_METHOD = "Local", "FedAvg"
@@ -43,6 +43,8 @@ class Answers:
     scale: float = 1.0
     """From recorded values to the table's unit."""
     digits: int = 4
+    higher: bool = True
+    """Whether higher values are better."""
 
 
 def answer(experiment: Experiment, outcomes: Sequence[Outcome], label: str, best: Collection[str] = ()) -> Answers:
@@ -70,11 +72,11 @@ def answer(experiment: Experiment, outcomes: Sequence[Outcome], label: str, best
     ]
     answered = tuple(q for q in questions if any(value is not None for value in q.values))
     wanted = {*REFERENCES, *best}
-    references = [outcome for outcome in column if outcome.entry.control or outcome.entry.method in wanted]
+    references = [outcome for outcome in column if outcome.entry.method in wanted]
     metric = column[0].entry.metric
-    names = tuple(outcome.entry.method for outcome in references)
     compared = compare_pairs(column, references)
-    return Answers(label, methods, answered, names, compared, metric.scaled(1.0), metric.digits)
+    names = tuple(dict.fromkeys([*(o.entry.method for o in references), *(other for _, other, _, _ in compared)]))
+    return Answers(label, methods, answered, names, compared, metric.scaled(1.0), metric.digits, metric.higher)
 
 
 def _mean(
@@ -95,7 +97,8 @@ def _mean(
 def _negative_transfer(column: Sequence[Outcome], local: Outcome | None) -> Question:
     values: list[float | None] = []
     for outcome in column:
-        pair = same_client_values(outcome, local) if local and outcome is not local else None
+        other = counterpart(outcome, local, column) if local else None
+        pair = same_client_values(outcome, other) if other else None
         values.append(None if pair is None else 100 * worse_share(*pair, outcome.entry.metric.higher))
     texts = tuple("" if value is None else f"{value:.0f}" for value in values)
     return Question("worse_than_local", "% of clients worse than Local", tuple(values), texts)

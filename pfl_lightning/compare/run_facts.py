@@ -32,6 +32,8 @@ class RunFacts:
     clients: Mapping[str, Mapping[int, Values]] = field(default_factory=dict)
     """Metric column → round → value of each client, NaN where it was not tested. Empty without clients.csv."""
     partition_sha256: str | None = None
+    train_sizes: Values | None = None
+    """Training samples of each client. None without client_facts.csv."""
 
     @property
     def last_round(self) -> int:
@@ -43,6 +45,10 @@ class RunFacts:
         row = next((row for row in self.rounds if row["round"] == round_), {})
         return row.get(column, math.nan)
 
+    def total(self, round_: int, column: str) -> float:
+        """The sum of a column until the end of a round; NaN where a row has no value."""
+        return math.fsum(row.get(column, math.nan) for row in self.rounds if row["round"] <= round_)
+
     def series(self, column: str) -> list[tuple[int, float]]:
         """(round, value) wherever the column has a value."""
         found = [(int(row["round"]), row.get(column, math.nan)) for row in self.rounds]
@@ -50,8 +56,9 @@ class RunFacts:
 
 
 def read_facts(run_dir: Path) -> RunFacts:
-    """Read summary.json, metrics.csv, clients.csv and partition.safetensors; raises `Unreadable`."""
-    return RunFacts(read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir), _partition(run_dir))
+    """Read the summary, the tables and the partition of a run; raises `Unreadable`."""
+    summary, rounds, clients = read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir)
+    return RunFacts(summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir))
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -103,6 +110,17 @@ def _read_clients(run_dir: Path) -> dict[str, dict[int, Values]]:
             if not np.isnan(values).all():
                 by_round[int(round_)] = values
     return columns
+
+
+def _train_sizes(run_dir: Path) -> Values | None:
+    path = run_dir / "client_facts.csv"
+    if not path.is_file():
+        return None
+    try:
+        with path.open(newline="") as file:
+            return np.array([float(row["train_samples"]) for row in csv.DictReader(file)])
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise Unreadable("its client_facts.csv cannot be read") from error
 
 
 def _partition(run_dir: Path) -> str | None:

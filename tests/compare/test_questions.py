@@ -10,6 +10,7 @@ from tests.helpers.comparisons import experiment
 
 VALUES = {("FedAvg", ""): [0.5, 0.6], ("FedOBP", ""): [0.8, 0.9], ("Local", ""): [0.4, 0.4]}
 CLIENTS = {"FedAvg": [0.2, 0.6, 0.4], "FedOBP": [0.5, 0.9, 0.1], "Local": [0.3, 0.5, 0.4]}
+NET = {"task.net.class_path": "toy.ResNet"}
 
 
 def answers(clients=CLIENTS, **content):
@@ -71,3 +72,28 @@ def test_other_clients_are_not_paired():
     pairs = {(method, other) for method, other, _, _ in answers(methods=methods).comparisons}
     assert pairs == {("FedAvg", "Local"), ("Local", "FedAvg")}
     assert texts(answers(methods=methods), "worse_than_local") == {"FedAvg": "33", "FedOBP": "", "Local": ""}
+
+
+def test_another_net_is_compared_with_the_controls_of_that_net():
+    methods = {"FedAvg": None, "FedOBP": NET, "Local": None, "Local, ResNet": {"algorithm": "Local", **NET}}
+    values = {(method, ""): [0.5, 0.6] for method in methods}
+    clients = {**CLIENTS, "Local, ResNet": [0.6, 0.8, 0.2]}
+    made = experiment(seeds=[0, 1], methods=methods, controls=[])
+    found = answer(made, outcomes(made, values, clients), "")
+    assert texts(found, "worse_than_local")["FedOBP"] == "67"  # 0.5 < 0.6 and 0.1 < 0.2
+    assert texts(found, "worse_than_local")["FedAvg"] == "33"
+    pairs = {(method, other): result.difference for method, other, result, _ in found.comparisons}
+    assert pairs["FedOBP", "Local"] == pytest.approx((-0.1 + 0.1 - 0.1) / 3)
+    assert ("FedOBP", "FedAvg") not in pairs  # there is no FedAvg with that net
+    assert ("Local, ResNet", "Local") not in pairs
+
+
+def test_a_method_is_compared_with_itself_alone():
+    made = experiment(seeds=[0, 1], methods=["FedAvg", "Ditto"], controls=["Local", "alone"])
+    values = {(method, ""): [0.5, 0.6] for method in ("FedAvg", "Ditto", "Ditto, alone", "Local")}
+    clients = {**CLIENTS, "Ditto": [0.5, 0.5, 0.5], "Ditto, alone": [0.1, 0.2, 0.3]}
+    found = answer(made, outcomes(made, values, clients), "")
+    pairs = {(method, other): result.difference for method, other, result, _ in found.comparisons}
+    assert pairs["Ditto", "itself alone"] == pytest.approx(0.3)
+    assert {other for _, other in pairs} == {"Local", "FedAvg", "itself alone"}  # and not "Ditto, alone" for all
+    assert found.references == ("FedAvg", "Local", "itself alone")

@@ -1,0 +1,49 @@
+"""What the paired comparison says about each method, in words. Nothing else is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pfl_lightning.compare.questions import Answers
+
+LEVEL = 0.05
+"""p-values above it are no evidence of a difference."""
+CAPTION = (
+    f"**What the controls say{{place}}.** A method counts as better or worse than a control if p < {LEVEL} in the "
+    "paired comparison. Otherwise the difference is not clear."
+)
+
+
+def verdicts(answers: Answers) -> list[str]:
+    """One line for all methods with the same outcome against the references, the most successful first."""
+    outcomes: dict[str, dict[str, str]] = {}
+    for method, other, result, p in answers.comparisons:
+        if method not in answers.references and not method.endswith(", alone"):
+            better = (result.difference > 0) == answers.higher
+            outcomes.setdefault(method, {})[other] = "unclear" if p >= LEVEL else "better" if better else "worse"
+    groups: dict[str, list[str]] = {}
+    for method in sorted(outcomes, key=lambda one: _rank(list(outcomes[one].values()))):
+        groups.setdefault(_words(outcomes[method]), []).append(method)
+    return [f"{words}: {', '.join(methods)}." for words, methods in groups.items()]
+
+
+def _words(found: dict[str, str]) -> str:
+    parts = []
+    for verdict, phrase in (
+        ("better", "better than"),
+        ("unclear", "not clearly different from"),
+        ("worse", "worse than"),
+    ):
+        others = [other for other, its in found.items() if its == verdict]
+        if others:
+            parts.append(f"{phrase} {_list(others)}")
+    text = ", ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
+def _rank(found: Sequence[str]) -> tuple[int, int]:
+    return -found.count("better"), found.count("worse")
+
+
+def _list(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
