@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from pfl_lightning.cli.boundary import INTERRUPTED, exit_code
 from pfl_lightning.cli.world import World, find_launcher, usable_cores
+from pfl_lightning.comm.forked_ranks import ForkedRanks
 from pfl_lightning.foundation.allocator import reuse_memory
 from pfl_lightning.foundation.determinism import be_deterministic
 from pfl_lightning.foundation.errors import ConfigError, RunError, require
@@ -89,9 +90,10 @@ def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 
         timeout = timedelta(seconds=config.timeout)
         if config.on_gpu:
             strategy = DDPStrategy(process_group_backend="cpu:gloo,cuda:nccl", timeout=timeout)
+        elif launcher:
+            strategy = DDPStrategy(process_group_backend="gloo", timeout=timeout)
         else:
-            start: Literal["popen", "fork"] = "popen" if launcher else "fork"
-            strategy = DDPStrategy(process_group_backend="gloo", start_method=start, timeout=timeout)
+            strategy = ForkedRanks(timeout)
     return Fabric(
         accelerator="cuda" if config.on_gpu else "cpu",
         devices=world.devices,

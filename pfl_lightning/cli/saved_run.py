@@ -20,6 +20,7 @@ from pfl_lightning.cli.explain import full_key
 from pfl_lightning.cli.parser import build_parser, instantiate, parse
 from pfl_lightning.export.saved_run import SavedRun
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.loop import FederatedFabricLoop
 
 
@@ -51,8 +52,9 @@ def open_run(run: str | Path, trust: bool = False) -> SavedRun:
     manifest = find_checkpoint(path)
     parser = build_parser()
     settings = _settings(parser, path, trust)
-    parts = instantiate(parser, settings)
     with quiet_torch():
+        torch.manual_seed(derive_seed(settings.seed, "task"))  # as `pfl-fit` does, for layers made in a task's __init__
+        parts = instantiate(parser, settings)
         try:
             parts["data"].setup(settings.seed)
         except ConfigError as error:

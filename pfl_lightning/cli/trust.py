@@ -17,8 +17,12 @@ import yaml
 
 from pfl_lightning.foundation.errors import ConfigError
 
-KNOWN = ("pfl_lightning", "torch.optim", "torch.nn", "torchmetrics", "torchvision", "timm")
-"""Packages whose classes need no consent."""
+KNOWN = (
+    "pfl_lightning", "torch.optim", "torch.nn", "torchmetrics", "torchvision.models", "torchvision.ops",
+    "torchvision.transforms",
+)  # fmt: skip
+"""Packages whose classes need no consent. They read no pickle, which timm's checkpoints and some of torchvision's data
+sets are: a config could name a file in the run directory."""
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 

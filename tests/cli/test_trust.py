@@ -119,6 +119,7 @@ def test_names_that_need_consent(tmp_path):
     assert list(outside_names(config)) == ["os.getcwd"]
     for name in (
         "pfl_lightning.cli.origin.subprocess.Popen", "pfl_lightning.cli.origin.subprocess", "torch.hub.load",
-        "torch.optimevil.X", "pfl_lightning_evil.X", "pfl_lightning.algorithms.NoSuchClass", "__main__.X",
+        "torchvision.datasets.LSUN", "timm.create_model", "torch.optimevil.X", "pfl_lightning_evil.X",
+        "pfl_lightning.algorithms.NoSuchClass", "__main__.X",
     ):  # fmt: skip
         assert list(outside_names({"class_path": name})) == [name]

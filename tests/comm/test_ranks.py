@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
 
 from pfl_lightning.comm import ranks
 from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.forked_ranks import ForkedRanks
 from pfl_lightning.foundation.errors import ConfigError, LostRankError, StopRound
 from tests.helpers.ranks import run_on_ranks
 
@@ -67,7 +67,7 @@ def test_a_rank_that_leaves_a_round_meets_the_others_whatever_they_agree_on():
         assert comm.gather("still in touch") == ["still in touch"] * 2
 
     torch.set_num_threads(1)
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=10))
+    strategy = ForkedRanks(timedelta(seconds=10))
     Fabric(accelerator="cpu", devices=2, strategy=strategy).launch(work)
 
 
@@ -98,9 +98,7 @@ def test_a_rank_that_does_not_answer_is_named(stuck, monkeypatch, tmp_path):
                 told.write_text(str(error))
 
     torch.set_num_threads(1)
-    Fabric(
-        accelerator="cpu", devices=3, strategy=DDPStrategy(start_method="fork", timeout=timedelta(seconds=4))
-    ).launch(work)
+    Fabric(accelerator="cpu", devices=3, strategy=ForkedRanks(timedelta(seconds=4))).launch(work)
     text = told.read_text()
     assert text.startswith(f"rank {stuck} on ")
     assert "did not answer in round 3 within fabric.timeout" in text
@@ -116,4 +114,4 @@ def test_a_rank_that_ends_is_noticed_at_once(monkeypatch):
             comm.all_sum(torch.tensor(1))
 
     torch.set_num_threads(1)
-    Fabric(accelerator="cpu", devices=2, strategy=DDPStrategy(start_method="fork")).launch(work)
+    Fabric(accelerator="cpu", devices=2, strategy=ForkedRanks()).launch(work)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
+
+from pfl_lightning.comm.forked_ranks import ForkedRanks
 
 
 def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
@@ -18,7 +19,7 @@ def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
     if world == 1:
         fabric = Fabric(accelerator="cpu", devices=1)
         return [fabric.launch(function)]
-    fabric = Fabric(accelerator="cpu", devices=world, strategy=DDPStrategy(start_method="fork"))
+    fabric = Fabric(accelerator="cpu", devices=world, strategy=ForkedRanks())
     answers: list[Any] = pickle.loads(fabric.launch(_gather, function))
     return answers
 
