@@ -31,7 +31,10 @@ class ForkedRanks(DDPStrategy):
         """Called on every rank: join the group of all ranks."""
         host, port = self._meeting_point.getsockname()
         rank, world = self.local_rank, self.num_processes
-        listen = {"master_listen_fd": os.dup(self._meeting_point.fileno())} if rank == 0 else {}
-        store = dist.TCPStore(host, port, world, is_master=rank == 0, timeout=self._wait, **listen)
+        first = rank == 0
+        listening = os.dup(self._meeting_point.fileno()) if first else None
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # torch exports it without saying so
+            host, port, world, first, self._wait, master_listen_fd=listening
+        )
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=self._wait)
         super().setup_environment()
