@@ -76,6 +76,8 @@ def check(options: Any) -> None:
     given = [name for name in ("methods", "config", "seeds", "metric") if getattr(options, name) is not None]
     if options.experiment and given:
         raise ConfigError(f"--{given[0]}: does not go with an experiment file; write it into {options.experiment}")
+    if options.variant and not options.experiment:
+        raise ConfigError("--variant: needs an experiment file, which names its variants")
     if not options.experiment and not (options.methods and options.config):
         raise ConfigError("experiment: missing; give an experiment file, or --methods with --config")
     for name in ("ranks_per_cell", "jobs"):
@@ -103,7 +105,17 @@ def build_compare_parser() -> ArgumentParser:
     add("--config", help="config file that all methods share, with --methods")
     add("--seeds", nargs="+", type=int, help="seeds of the runs, with --methods; 0 by default")
     add("--metric", help="column of metrics.csv that is reported, with --methods; all_acc_before by default")
-    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every cell, such as loop.rounds=20")
+    add("--variant", help="one of the variants that the experiment file has, such as short")
+    add("--rows", nargs="+", metavar="LABEL", help="only these methods of the experiment; * and ? match any letters")
+    add("--columns", nargs="+", metavar="LABEL", help="only these columns of the experiment, such as 'CIFAR-10*'")
+    add(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of every cell, such as loop.rounds=20",
+    )
     add("--no-controls", action="store_true", help="do not add Local, FedAvg, FedAvg+FT and methods alone")
     add("--out", help="folder of the comparison; runs/compare/<name> by default")
     add("--ranks-per-cell", type=int, default=1, help="ranks of each run; 1 by default")

@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from pfl_lightning.cli.extends import read
+from pfl_lightning.cli.extends import config_files
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.experiment_file import experiment_from
+from pfl_lightning.compare.file_layers import layered, with_variant
 from pfl_lightning.foundation.errors import ConfigError
 
 
@@ -18,15 +19,18 @@ def experiment_of(options: Any) -> Experiment:
     """The experiment in a file, or the one that `--methods` and `--config` describe."""
     if options.experiment:
         path = Path(options.experiment)
-        content = read(path)
+        content = with_variant(layered(config_files(path)), options.variant, path.stem)
     else:
         path = Path(options.config)
         methods = {label.rpartition(".")[2]: _own_class(label) for label in options.methods}
         content = {"base": str(path.resolve()), "methods": methods, "seeds": options.seeds or [0]}
         content["report"] = {"metric": options.metric} if options.metric else {}
     content["set"] = {**(content.get("set") or {}), **dict(map(setting, options.set))}
+    if options.set:  # a table must not pass for one of the file as it is
+        content["caption"] = f"Changed on the command line: {', '.join(options.set)}. {content.get('caption') or ''}"
     if options.no_controls:
         content["controls"] = []
+    content |= {key: getattr(options, key) for key in ("rows", "columns") if getattr(options, key)}
     return experiment_from(content, path)
 
 

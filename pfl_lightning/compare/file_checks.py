@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def as_labels(content: object, where: str) -> list[str]:
     labels = [str(label) for label in content]
     require(len(set(labels)) == len(labels), where, content, "each label once")
     return labels
+
+
+def matching(patterns: Sequence[str], labels: Sequence[str], where: str) -> list[str]:
+    """The labels that one of the patterns names. `*` and `?` match any letters."""
+    for pattern in patterns:
+        found = pattern in labels or bool(fnmatch.filter(labels, pattern))
+        require(found, where, pattern, " | ".join(labels))
+    return [label for label in labels if label in patterns or any(fnmatch.fnmatchcase(label, p) for p in patterns)]
 
 
 def is_whole(value: object, least: int = 0) -> bool:

@@ -33,8 +33,10 @@ def paper_from(content: object, labels: Sequence[str], columns: Sequence[str]) -
     for label, values in as_mapping(content, "paper").items():
         require(label in labels, "paper", label, " | ".join(labels))
         if not isinstance(values, Mapping):
-            require(len(columns) == 1, f"paper.{label}", values, f"a value for each column: {' | '.join(columns)}")
-            values = {columns[0]: values}
+            listed = values if isinstance(values, list) else [values]
+            fine = len(listed) == len(columns)
+            require(fine, f"paper.{label}", values, f"a value for each column: {' | '.join(columns)}")
+            values = {column: value for column, value in zip(columns, listed, strict=True) if value is not None}
         for column, value in values.items():
             require(column in columns, f"paper.{label}", column, " | ".join(columns))
             fine = PAPER_VALUE.fullmatch(str(value).strip()) is not None

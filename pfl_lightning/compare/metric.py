@@ -32,7 +32,7 @@ SELECTIONS: dict[Select, str] = {
     "last": "after the last round",
     "best": "at the round with the best value on the test data, which flatters",
     "validation": "at the round that the validation data chose",
-    "best_per_client": "each client at its own best test in the run, which flatters",
+    "best_per_client": "each client at its own best {when} on the test data, which flatters",
 }
 
 
@@ -78,9 +78,10 @@ class Metric:
 
     def definition(self) -> str:
         """What the number is, in full, for the caption."""
-        who = "all clients" if self.everyone else "the clients of the round"
+        per_client = self.select == "best_per_client"
+        who = "all clients" if self.everyone or per_client else "the clients of the round"
         average = AVERAGES[self.average].format(who=who)
-        selection = SELECTIONS[self.select]
+        selection = SELECTIONS[self.select].format(when="evaluation" if self.everyone else "participation")
         return f"{self.label} (`{self.column}`) {selection}: {average}, each {MOMENTS[self.moment]}"
 
     def scaled(self, value: float) -> float:

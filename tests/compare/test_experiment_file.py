@@ -129,3 +129,24 @@ def test_mistakes_end_in_one_line(content, words):
         read(**content)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_rows_and_columns_keep_a_part_of_the_experiment():
+    grid = {
+        "data": {"A": {"loop.rounds": 1}, "B": {"loop.rounds": 2}},
+        "part": {"x": None, "y": {"loop.batch_size": 3}},
+    }
+    paper = {"FedAvg": [1, 2, 3, None], "FedPer": [5, 6, 7, 8]}
+    made = read(methods=["FedAvg", "FedPer", "FedRep"], grid=grid, paper=paper, rows=["FedPer"], columns=["*, y"])
+    assert [method.label for method in made.methods] == ["FedPer"]
+    assert made.column_labels == ["A, y", "B, y"]
+    assert made.paper["FedPer", "B, y"] == "8"
+    assert ("FedAvg", "B, y") not in made.paper
+    for key, value in (("rows", ["Fed"]), ("columns", ["C*"])):
+        with pytest.raises(ConfigError, match=f"{key}: '.*' is not allowed"):
+            read(grid=grid, **{key: value})
+
+
+def test_a_list_of_the_paper_s_values_has_one_for_each_column():
+    with pytest.raises(ConfigError, match=r"paper.FedAvg: \[1\] is not allowed; use a value for each column"):
+        read(grid={"data.alpha": [0.1, 0.5]}, paper={"FedAvg": [1]})

@@ -58,3 +58,11 @@ def test_the_best_is_never_nan():
     acc, loss = metric_from(Report(), ACC, False), metric_from(Report("all_loss_before"), ACC, False)
     assert acc.best([math.nan, 0.2, 0.5, 0.5]) == 2
     assert loss.best([math.nan, 0.5, 0.2]) == 2
+
+
+def test_the_best_of_each_client_is_defined_by_its_participations_or_by_evaluations():
+    visits = metric_from(Report("acc_before", "best_per_client"), ACC, False).definition()
+    assert "each client at its own best participation" in visits
+    assert "mean over all clients" in visits
+    evaluations = metric_from(Report("all_acc_before", "best_per_client"), ACC, False).definition()
+    assert "each client at its own best evaluation" in evaluations
