@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit test test-slurm test-faults bench lint format clean
+.PHONY: help setup fit test test-slurm test-faults bench docs lint format clean
 
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -34,6 +34,10 @@ test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes
 
 bench: setup     ## measure speed, memory and scaling on an idle machine, into docs/performance.md: ARGS=--quick to try
 	$(BIN)/python tools/bench $(ARGS)
+
+docs: setup      ## build the documentation site in site/, with warnings as errors
+	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: setup      ## ruff, mypy, and the direction of imports between rooms
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = "pfl-lightning"
-EXTRAS = ("dev", "own_data", "search")
+EXTRAS = ("dev", "own_data", "search", "docs")
 TARGET = Path(__file__).parents[1] / "constraints.txt"
 
 
