@@ -30,6 +30,27 @@ def test_by_hand():
     assert record.scalars["rmse_after"] == pytest.approx(4 - 2.185, abs=1e-6)  # v as it is, not w
 
 
+@pytest.mark.parametrize(("personal_epochs", "own"), [(0, 2.0), (2, 2.185), (None, 2.1)])
+def test_the_own_model_has_epochs_of_its_own(personal_epochs, own):
+    """As above with one epoch for w, which goes to 0.4; v takes 0, 2 or, by default, as many steps as w."""
+    algorithm = Ditto(lam=0.5, first_visit="initial", personal_epochs=personal_epochs)
+    run = ScalarClients(algorithm, targets=[4], sizes=[1], steps=1, start=[2.0])
+    run.loop.server.vector.zero_()
+    run.rounds(1)
+    assert run.client_values() == pytest.approx([own], abs=1e-6)
+    assert run.server_value == pytest.approx(0.4, abs=1e-6)
+
+
+def test_fine_tuning_trains_the_own_model_without_the_pull():
+    """v = 2, w = 0, a = 4: two plain steps, 2.2 and 2.38. With the pull it would be 2.185."""
+    run = ScalarClients(Ditto(lam=0.5, first_visit="initial"), targets=[4], sizes=[1], steps=1, start=[2.0])
+    run.loop.server.vector.zero_()
+    client = open_client(run.loop, 0)
+    run.loop.algorithm.finetune(client, run.loop.server, 2)
+    assert client.vector.tolist() == pytest.approx([2.38], abs=1e-6)
+    assert not client.memory
+
+
 def test_it_comes_to_rest_between_both():
     """With w held at 0 the fixed point is (a + λ w)/(1 + λ) = 4/1.5 = 8/3: v is carried on, never reset to w."""
     run = ScalarClients(Ditto(lam=0.5), targets=[4], sizes=[1], steps=20)

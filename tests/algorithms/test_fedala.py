@@ -36,8 +36,8 @@ class HeadOnly(Quadratic):
         return self.net.head.x
 
 
-def federation(algorithm: FedALA, targets: list[list[float]], **loop) -> FederatedFabricLoop:
-    data = Targets(targets, [1] * len(targets))
+def federation(algorithm: FedALA, targets: list[list[float]], sizes=None, **loop) -> FederatedFabricLoop:
+    data = Targets(targets, sizes or [1] * len(targets))
     data.setup(0)
     config = LoopConfig(**{"rounds": 9, "local_epochs": 0, "eval_every": 0, **loop})
     return FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), HeadOnly(0.1, []), algorithm, data, config)
@@ -139,6 +139,13 @@ def test_a_share_of_the_samples_is_used():
     one, other = ([y for _, y in loop.engine.client.batches("mix", 0.8)] for _ in range(2))
     assert sum(map(len, one)) == 24
     assert torch.equal(torch.cat(one), torch.cat(other))
+
+
+def test_weights_learn_from_that_share_alone():
+    """Eight samples in batches of two, share 0.5: two batches, so two steps of W as in `test_by_hand`, not four."""
+    loop = federation(FedALA(eta=0.25, share=0.5, max_epochs=1), [[1, 0.5]], sizes=[8], batch_size=2)
+    loop.round()
+    assert mix(loop, 0, [2, -1]) == pytest.approx([1, -0.34375])
 
 
 def test_a_client_without_samples_takes_the_global_model():

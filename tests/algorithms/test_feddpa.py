@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from pfl_lightning.algorithms import FedDPA, Local
 from pfl_lightning.algorithms.feddpa import clipped
 from pfl_lightning.foundation.errors import ConfigError
-from tests.helpers.points import opened
+from tests.helpers.points import opened, point_loop
 from tests.helpers.scalar import ScalarClients
 from tests.helpers.toy import toy_loop
 from tests.helpers.visits import open_client
@@ -31,6 +31,22 @@ def test_mask_by_hand():
         == [False] + [True] * 3
     )
     assert run.loop.algorithm.select(torch.full((4,), 0.7), run.loop.engine.client).tolist() == [False] * 4
+
+
+def test_scores_are_scaled_in_each_tensor():
+    """Head weight (0.1, 0.3, 0.6, 1.1), bias (10, 20), body 5: each tensor has a largest entry of its own, though over
+    the whole model only the bias would be large. The body has one entry, which is neither large nor small.
+    """
+    loop = point_loop(FedDPA(), [[([1.0, 2.0], 0)]])
+    layout = loop.engine.client.layout
+    score = torch.full((layout.num_parameters,), 5.0)
+    views = layout.views(score)
+    views["net.head.weight"].copy_(torch.tensor([[0.1, 0.3], [0.6, 1.1]]))
+    views["net.head.bias"].copy_(torch.tensor([10.0, 20.0]))
+    mask = layout.views(loop.algorithm.select(score, loop.engine.client))
+    assert mask["net.head.weight"].tolist() == [[False, False], [True, True]]
+    assert mask["net.head.bias"].tolist() == [False, True]
+    assert mask["net.body.weight"].tolist() == [False]
 
 
 def test_clipping_by_hand():

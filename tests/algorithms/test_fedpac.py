@@ -23,6 +23,14 @@ TWO = [[([1.0], 0), ([3.0], 0)], [([2.0], 0), ([4.0], 1)]]
 """Client 1: class 0 at 1 and 3. Client 2: class 0 at 2, class 1 at 4."""
 
 
+def with_head_zero(loop):
+    """The loop, its head set to zero: cross-entropy then has no slope in the body."""
+    for vector in (loop.server.initial, loop.server.vector):
+        loop.engine.client.layout.views(vector)["net.head.weight"].zero_()
+        loop.engine.client.layout.views(vector)["net.head.bias"].zero_()
+    return loop
+
+
 def test_what_clients_tell_by_hand():
     """h = π·mean: (2, 0) and (½·2, ½·4) = (1, 2). V = (1/n) Σ (π mean‖z‖² − π²‖mean‖²): (5 − 4)/2 = 0.5 and
     ((½·4 − ¼·4) + (½·16 − ¼·16))/2 = 2.5.
@@ -38,6 +46,18 @@ def test_weights_by_hand():
     variances = torch.tensor([0.5, 2.5], dtype=torch.float64)
     found = [head_weights(row, h @ h.T, variances, 1e-3).tolist() for row in (0, 1)]
     assert found == [pytest.approx([0.9375, 0.0625]), pytest.approx([0.3125, 0.6875])]
+
+
+def test_opposite_errors_cancel():
+    """h = (0, 1, −1), V = 1. Of the first client M_jl = h_j h_l, so A = [[1, 0, 0], [0, 2, −1], [0, −1, 2]] and
+    A·1 = 1: all three count alike. Without the cross terms −1 it would be (½, ¼, ¼).
+
+    Of the second, M_jl = (1 − h_j)(1 − h_l) = [[1, 0, 2], [0, 0, 0], [2, 0, 4]], A = [[2, 0, 2], [0, 1, 0], [2, 0, 5]].
+    A⁻¹1 = (½, 1, 0): (⅓, ⅔, 0).
+    """
+    h = torch.tensor([[0.0], [1.0], [-1.0]], dtype=torch.float64)
+    found = [head_weights(row, h @ h.T, torch.ones(3).double(), 1e-3).tolist() for row in (0, 1)]
+    assert found == [pytest.approx([1 / 3] * 3), pytest.approx([1 / 3, 2 / 3, 0])]
 
 
 def test_small_weights_are_dropped():
@@ -97,15 +117,49 @@ def test_alignment_by_hand():
     global mean is drawn to the client's own: 1.
     """
     for known, body in ((True, 1.4), (False, 1.0)):
-        loop = point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0)]])
-        for vector in (loop.server.initial, loop.server.vector):
-            loop.engine.client.layout.views(vector)["net.head.weight"].zero_()
-            loop.engine.client.layout.views(vector)["net.head.bias"].zero_()
+        loop = with_head_zero(point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0)]]))
         loop.server.memory["prototypes"].fill_(3.0)
         loop.server.memory["known"][0 if known else 1] = True
         assert weights(opened(loop, 0, "download"))[0] == 1
         loop.algorithm.fit(loop.engine.client, loop.server)
         assert weights(loop.engine.client)[0] == pytest.approx(body)
+
+
+def test_the_alignment_is_a_mean_over_samples_and_features():
+    """Features (1, 2) and (3, 0) of class 0 with its mean at 0, head zero, λ = ½: the slope of the body is
+    ½ · 2 · (1 + 4 + 9)/(2 · 2) = 3.5, and one step of 0.1 leaves 0.65.
+    """
+    loop = with_head_zero(
+        point_loop(FedPAC(align=0.5, head_epochs=0, body_epochs=1), [[([1.0, 2.0], 0), ([3.0, 0.0], 0)]])
+    )
+    loop.server.memory["known"][0] = True
+    loop.algorithm.fit(opened(loop, 0), loop.server)
+    assert weights(loop.engine.client)[0] == pytest.approx(0.65)
+
+
+def test_moments_are_those_before_training_and_class_means_those_after():
+    """z = 1 and 3 of class 0: h = 2, V = (5 − 4)/2 = 0.5. The pull to 3 has the slope 2 · ((1 − 3)·1 + 0·3)/2 = −2, so
+    the body becomes 1.2 and the class mean 2.4.
+    """
+    loop = with_head_zero(point_loop(FedPAC(head_epochs=0, body_epochs=1), [[([1.0], 0), ([3.0], 0)]]))
+    loop.server.memory["prototypes"].fill_(3.0)
+    loop.server.memory["known"][0] = True
+    memory = opened(loop, 0).memory
+    loop.algorithm.fit(loop.engine.client, loop.server)
+    assert weights(loop.engine.client)[0] == pytest.approx(1.2)
+    assert (memory["moments"].flatten().tolist(), float(memory["variance"])) == ([2, 0], 0.5)
+    assert memory["means"].flatten().tolist() == pytest.approx([2.4, 0])
+    assert memory["counts"].tolist() == [2, 0]
+
+
+def test_every_sample_counts_once_in_a_class_mean():
+    """Class 0 at 1 and 3, and at 6 elsewhere: (1 + 3 + 6)/3, not the mean 4 of the clients' means 2 and 6. Class 1, at
+    5 and 8, 8, 8: 29/4.
+    """
+    clients = [[([1.0], 0), ([3.0], 0), ([5.0], 1)], [([6.0], 0), *[([8.0], 1)] * 3]]
+    loop = point_loop(FedPAC(head_epochs=0, body_epochs=0), clients)
+    loop.round()
+    assert loop.server.memory["prototypes"].flatten().tolist() == pytest.approx([10 / 3, 29 / 4])
 
 
 def test_a_class_that_nobody_has_keeps_its_mean():
@@ -140,10 +194,8 @@ def test_who_is_not_drawn_keeps_its_head_and_gets_the_body():
 
 def test_the_head_learns_at_its_own_rate():
     """Balanced classes at z = ±1, head zero, lr of the head 0.5: the gradient of the weight is ∓½, so ±0.25."""
-    loop = point_loop(FedPAC(head_lr=0.5, body_epochs=0, mix_heads=False), [[([1.0], 0), ([-1.0], 1)]])
-    for vector in (loop.server.initial, loop.server.vector):
-        loop.engine.client.layout.views(vector)["net.head.weight"].zero_()
-        loop.engine.client.layout.views(vector)["net.head.bias"].zero_()
+    algorithm = FedPAC(head_lr=0.5, body_epochs=0, mix_heads=False)
+    loop = with_head_zero(point_loop(algorithm, [[([1.0], 0), ([-1.0], 1)]]))
     loop.round()
     assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([0.25, -0.25])
 

@@ -52,6 +52,21 @@ def test_centers_keep_alike_clients_together():
     assert float(apart[2, 3]) < 0.2 * float(apart[2, 4])
 
 
+def test_of_all_simplex_sizes_the_best_is_taken():
+    """Three clients on a line at s = 0.3, −0.2, −0.1, two endpoints: on the simplex of size z a client stands at
+    α₁ = ½ + s/2z, within 0 and 1. A plain search over z for the least mean of 1/d², d² = 2(α₁ − α₁')².
+    """
+    s = np.array([0.3, -0.2, -0.1])
+    first, second = np.array([0, 0, 1]), np.array([1, 2, 2])
+    places = [np.clip(0.5 + s / (2 * z), 0, 1) for z in np.linspace(1e-4, 1, 1000)]
+    energies = [np.mean(1 / np.maximum(2 * (a[first] - a[second]) ** 2, 1e-8)) for a in places]
+    best = places[int(np.argmin(energies))]
+    found = centers(torch.from_numpy(np.outer(s, s)), 2)
+    assert found[:, 0].tolist() == pytest.approx(best.tolist(), abs=1e-6)
+    assert energies[-1] > 5 * min(energies)  # neither the largest size
+    assert energies[0] > 5 * min(energies)  # nor the smallest
+
+
 def test_fewer_clients_than_endpoints():
     assert centers(torch.tensor([[3.0]], dtype=torch.float64), 4).tolist() == [[0.25] * 4]
     assert centers(torch.tensor([[3.0, 0.0], [0.0, 3.0]], dtype=torch.float64), 4).sum(1).tolist() == pytest.approx(

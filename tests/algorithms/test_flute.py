@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,6 +98,41 @@ def test_features_are_decayed_as_a_sum_and_only_with_the_body():
     with torch.no_grad():
         plain, decayed = (loop.algorithm.loss(loop.engine.client, target, batch, decay) for decay in (0.0, 0.5))
     assert float(decayed - plain) == pytest.approx(0.5 * (1 + 9), abs=1e-5)
+
+
+def plain_loss(p, x, y, settings, feature_decay):
+    """The client's loss of p = (body, two weights, two biases), in NumPy; the client has both classes."""
+    z = p[0] * x
+    logits = np.outer(z, p[1:3]) + p[3:]
+    cross_entropy = np.mean(np.log(np.exp(logits).sum(1)) - logits[range(len(y)), y])
+    gram = np.outer(p[1:3], p[1:3])
+    deviation = np.sqrt(np.sum((gram / np.sqrt(np.sum(gram**2)) - [[0.5, -0.5], [-0.5, 0.5]]) ** 2))
+    decay = settings["head_decay"] * np.sum(p[1:3] ** 2) + feature_decay * np.sum(z**2)
+    return cross_entropy + settings["simplex"] * deviation + decay
+
+
+def plain_step(p, moving, loss):
+    """One step of rate 0.1 on some of the entries, slopes by differences."""
+    slopes = [(loss(p + d) - loss(p - d)) / 2e-6 for d in 1e-6 * np.eye(5)]
+    return p - 0.1 * np.array(slopes) * moving
+
+
+def test_both_phases_against_a_plain_computation():
+    """One step of the head alone, without the decay of features, then one step of everything with all terms."""
+    settings = {"simplex": 0.5, "head_decay": 0.1, "feature_decay": 0.05}
+    algorithm = FLUTE(head_epochs=1, server_lr=0.0, **settings)
+    loop = point_loop(algorithm, [[([1.0], 0), ([2.0], 1)]], local_epochs=1)
+    views = loop.engine.client.layout.views(loop.server.vector)
+    views["net.head.weight"].copy_(H)
+    views["net.head.bias"].copy_(torch.tensor([0.3, -0.2]))
+    client = opened(loop, 0)
+    client.vector.copy_(loop.server.vector)
+    algorithm.fit(client, loop.server)
+    x, y = np.array([1.0, 2.0]), np.array([0, 1])
+    p = plain_step(np.array([1, 2, 1, 0.3, -0.2]), [0, 1, 1, 1, 1], lambda p: plain_loss(p, x, y, settings, 0.0))
+    p = plain_step(p, [1] * 5, lambda p: plain_loss(p, x, y, settings, 0.05))
+    body, weight, bias = weights(client)
+    assert [body, *weight.flatten().tolist(), *bias.tolist()] == pytest.approx(p.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])

@@ -65,6 +65,18 @@ def test_the_fine_tuned_copy_votes_too():
     assert model[1] == pytest.approx(-math.log(0.8), abs=1e-5)
 
 
+@pytest.mark.parametrize(("capacity", "voters"), [(0.1, 1), (0.5, 5), (1.0, 10)])
+def test_only_a_share_of_the_samples_votes(capacity, voters):
+    """Ten samples at one place, five of each class. λ = 1: the vote is the share of class 1 among those chosen."""
+    samples = [([1.0, 1.0], i % 2) for i in range(10)]
+    loop = point_loop(KNNPer(k=10, lam=1.0, capacity=capacity), [samples], [[([1.0, 1.0], 1)]])
+    client = opened(loop, 0, "personalize")
+    _, labels = loop.algorithm.datastore(client)
+    assert len(labels) == voters
+    share = float(labels.sum()) / voters
+    assert sums(loop)[1] == pytest.approx(-math.log(max(share, 1e-12)), abs=1e-4)
+
+
 def test_training_is_fedavgs():
     one, other = (toy_summary(1, a, rounds=3) for a in (KNNPer(k=3), FedAvg()))
     for key in ("model_sha256", "clients_sha256", "up_bytes", "down_bytes"):

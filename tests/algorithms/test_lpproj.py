@@ -73,6 +73,17 @@ def test_a_long_task_gradient_is_clipped_but_not_the_penalty():
     assert run.loop.store.states[0]["personal"].tolist() == pytest.approx([0.3, 0.4])
 
 
+def test_the_penalty_is_added_after_clipping():
+    """As above with u = 2 and λ = 2: the penalty's slope −2·2·(0.6, 0.8) = (−2.4, −3.2) joins the clipped (−3, −4), so
+    one step gives 0.1·(5.4, 7.2). Clipped together it would be 0.1·(3, 4).
+    """
+    algorithm = Along(lam=2, p=2, clip=5.0, dim=1, lr=0.1, inner_steps=1, outer_steps=1)
+    run = ScalarClients(algorithm, targets=[[300, 400]], sizes=[1], steps=1)
+    run.loop.server.memory["u"] = torch.tensor([2.0])
+    run.rounds(1)
+    assert run.loop.store.states[0]["personal"].tolist() == pytest.approx([0.54, 0.72])
+
+
 def test_only_u_travels():
     run = ScalarClients(LpProj(dim=3), targets=[[1] * 9, [2] * 9], sizes=[1, 1], steps=1)
     run.rounds(1)

@@ -194,6 +194,31 @@ def test_the_body_is_trained_under_the_global_head_and_the_head_never_by_gradien
     assert torch.equal(loop.server.vector[head], initial[head])
 
 
+def test_the_head_stands_still_while_the_body_learns():
+    """Three steps of lr 0.1 with μ = (1, −1) and Σ = 1: x = 2 of class 0 and x = 1 of class 1, so the priors are equal.
+
+    W = μ and the biases are equal, so p_1(x) = 1/(1 + exp(2bx)), and the slope of the body b is the mean of −2·2·p_1(2)
+    and 2·1·p_0(1). A head that learned too would make the second and third step others.
+    """
+    loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0), ([1.0], 1)]], local_epochs=3)
+    loop.server.memory["means"].copy_(torch.tensor([[1.0], [-1.0]]))
+    loop.server.memory["covariance"].fill_(1.0)
+    client = opened(loop, 0)
+    loop.algorithm.fit(client, loop.server)
+    body = 1.0
+    for _ in range(3):
+        p_1, p_0 = 1 / (1 + math.exp(4 * body)), 1 / (1 + math.exp(-2 * body))
+        body -= 0.1 * (-4 * p_1 + 2 * p_0) / 2
+    assert weights(client)[0] == pytest.approx(body, abs=1e-5)
+
+
+def test_clients_count_by_their_samples():
+    """β = 1, no training: class 0 at 2 three times and, elsewhere, at 4 nine times. Its mean becomes 3.5, not 3."""
+    loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)] * 3, [([4.0], 0)] * 9], local_epochs=0)
+    loop.round()
+    assert float(loop.server.memory["means"][0, 0]) == pytest.approx(3.5)
+
+
 def test_a_client_never_drawn_makes_a_head_of_its_own():
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA(), participation=0.2)
     cohort = loop.round().cohort

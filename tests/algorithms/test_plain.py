@@ -8,6 +8,7 @@ import torch
 from pfl_lightning.algorithms import FedAvg, FedProx, Local
 from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.scalar import ScalarClients
+from tests.helpers.visits import open_client
 
 CONTRACT = [FedAvg(), FedAvg(bn_buffers="local", weighting="uniform"), FedProx(mu=0.1), Local()]
 LIKE_FEDAVG = [FedProx(mu=0.0)]
@@ -37,6 +38,14 @@ def test_fedprox_by_hand():
     run = ScalarClients(FedProx(mu=1.0), targets=[4], sizes=[2], steps=2)
     run.rounds(1)
     assert run.server_value == pytest.approx(0.72, abs=1e-7)
+
+
+def test_fine_tuning_is_plain_training():
+    """From w = 0 with a = 4 two steps of 0.1 without FedProx's pull: 0.76, whatever `local_epochs` says."""
+    run = ScalarClients(FedProx(mu=1.0), targets=[4], sizes=[2], steps=5)
+    client = open_client(run.loop, 0)
+    run.loop.algorithm.finetune(client, run.loop.server, 2)
+    assert client.vector.tolist() == pytest.approx([0.76], abs=1e-6)
 
 
 def test_local_by_hand():
