@@ -1,0 +1,79 @@
+"""The code blocks of a Markdown page, with the marks that say how a test runs them.
+
+A mark is a comment in front of a block:
+
+- `<!-- test: with OPTIONS -->` adds options to every command of the block, to make it short;
+- `<!-- test: save FILE -->` writes a Python block to a file;
+- `<!-- test: skip REASON -->` leaves a block out.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import runpy
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfl_lightning.cli import compare, export, fit, personalize, report
+
+BLOCK = re.compile(r"(?:<!-- test: (with|save|skip) ?(.*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def _exit_code(main: Callable[[list[str]], None], words: list[str]) -> int:
+    try:
+        main(words)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "pfl-fit": fit.run,
+    "pfl-compare": compare.run,
+    "pfl-report": lambda words: _exit_code(report.main, words),
+    "pfl-export": lambda words: _exit_code(export.main, words),
+    "pfl-personalize": lambda words: _exit_code(personalize.main, words),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code and how to run it."""
+
+    mark: str
+    detail: str
+    language: str
+    text: str
+
+    def run(self, folder: Path) -> None:
+        """Run the block in the working directory `folder`. Raises if a command fails."""
+        if self.mark == "skip":
+            assert self.detail, "a skipped block says why"
+        elif self.mark == "save":
+            (folder / self.detail).write_text(self.text)
+        elif self.language == "python":
+            (folder / "block.py").write_text(self.text)
+            runpy.run_path(str(folder / "block.py"), run_name="__main__")
+        else:
+            for words in self.commands():
+                code = COMMANDS[words[0]](words[1:])
+                assert code == 0, f"{shlex.join(words)} ended with {code}"
+
+    def commands(self) -> Iterator[list[str]]:
+        """The words of each command, with file names expanded as a shell does."""
+        for line in self.text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if not words:
+                continue
+            assert words[0] in COMMANDS, f"no test can run: {line}"
+            found = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
+            yield [word for group in found for word in group] + shlex.split(self.detail)
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page that are commands or Python."""
+    found = [Block(*match.groups(default="")) for match in BLOCK.finditer(page.read_text())]
+    return [block for block in found if block.language in ("", "sh", "python")]
