@@ -86,26 +86,31 @@ class FedCAC(FedAvg):
         model, critical = self.sent_model(client), masks.pack(self.critical(client))
         upload = self.upload_model(client, model)
         upload.bytes = self.up_bytes(client)
-        upload.extra = {"model": model, "parameters": model[: client.layout.num_parameters], "critical": critical}
-        upload.extra["kept"] = ~self.shared(client)
+        if server.round <= self.beta:  # later nobody is compared, and nothing needs to wait for the end of the round
+            upload.extra = {"parameters": model[: client.layout.num_parameters], "critical": critical}
+            upload.extra["own"] = model[~self.shared(client)]
+            upload.extra["shared"] = masks.pack(self.shared(client))
         return upload
 
     @override
     def aggregate(self, server: Server, uploads: Uploads) -> Replies:
         """The mean over all becomes the global model. Clients that have partners get their group's critical entries."""
         super().aggregate(server, uploads)
+        if server.round > self.beta:
+            return ()
         like = torch.empty((len(server.theta) + 7) // 8, dtype=torch.uint8, device=server.vector.device)
         partner = partners(overlap_matrix(uploads, like), server.round, self.beta)
         return self.replies(server, uploads, partner)
 
     def replies(self, server: Server, uploads: Uploads, partner: Tensor) -> Replies:
-        """One group mean at a time: a rank never holds more than its own clients' models and one sum."""
+        """One group mean at a time: a rank never holds more than its own clients' uploads and one sum."""
         for client, mean in uploads.mix("parameters", group_weights(partner), server.theta):
             sent = uploads.local[client].extra
             critical = masks.unpack(sent["critical"], len(mean))
             if critical.any():
                 count = partner[uploads.cohort.index(client)].sum()
-                personal = personal_entries(sent["model"], sent["kept"], critical, mean)
+                kept = ~masks.unpack(sent["shared"], server.layout.size)
+                personal = personal_entries(sent["own"], kept, critical, mean)
                 yield client, Reply({"partners": count}, personal)
 
     @override
@@ -124,16 +129,18 @@ class FedCAC(FedAvg):
         return ledger.dense_bytes(int(self.shared(client).sum())) + (client.layout.num_parameters + 7) // 8
 
 
-def personal_entries(model: Tensor, kept: Tensor, critical: Tensor, mean: Tensor) -> Tensor:
+def personal_entries(own: Tensor, kept: Tensor, critical: Tensor, mean: Tensor) -> Tensor:
     """The values a client keeps until its next visit: the group's mean where critical, its own where nothing is shared.
 
     Args:
-        model: the uploaded model [S].
-        kept: the entries that never leave the client, bool [S].
+        own: the values that never leave the client, in their order.
+        kept: where they are, bool [S].
         critical: bool [P].
         mean: the mean over the group [P].
     """
-    vector, kept = model.clone(), kept.clone()
-    vector[: len(mean)] = torch.where(critical, mean, vector[: len(mean)])
-    kept[: len(mean)] |= critical
-    return vector[kept]
+    vector = torch.zeros(len(kept)).to(mean)
+    vector[: len(mean)] = mean
+    vector[kept] = own
+    personal = kept.clone()
+    personal[: len(critical)] |= critical
+    return vector[personal]

@@ -31,6 +31,9 @@ class FedDPA(FedAvg):
     the share of each tensor that comes from the server."""
     selection: Literal["threshold", "quantile"] = "threshold"
     """threshold: the paper's; quantile: as the comparison in the FedOBP paper does it."""
+    phases: Literal["two", "one"] = "two"
+    """two: personal parameters, then the others, with their pulls; one: plain training of all, as the FedOBP paper's
+    comparison does it."""
     fisher: Literal["sample", "batch"] = "sample"
     """Squared gradients of single samples, or, cheaper and coarser, of whole batches."""
     lam_personal: float = 0.1
@@ -48,6 +51,7 @@ class FedDPA(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.selection in ("threshold", "quantile"), "selection", self.selection, "threshold or quantile")
+        require(self.phases in ("two", "one"), "phases", self.phases, "two or one")
         require(self.fisher in ("sample", "batch"), "fisher", self.fisher, "sample or batch")
         if self.selection == "quantile":
             require(0 <= self.threshold <= 1, "threshold", self.threshold, "a number from 0 to 1 for a quantile")
@@ -69,6 +73,16 @@ class FedDPA(FedAvg):
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
+        if self.phases == "one":
+            client.train_epochs()
+        else:
+            self.train_in_turn(client, server)
+        # the score depends on the trained model only, so the mask of the next visit is known already
+        score = scores.OF_MODEL["fisher" if self.fisher == "sample" else "fisher_batch"](client)
+        client.mask[: len(score)] = self.select(score, client)
+
+    def train_in_turn(self, client: ClientModule, server: Server) -> None:
+        """Train the personal parameters with the others fixed, then the others. A phase over none is skipped."""
         personal = client.mask[: client.layout.num_parameters].clone()
         if personal.any():
             client.train_epochs(
@@ -78,9 +92,6 @@ class FedDPA(FedAvg):
             client.train_epochs(
                 on_gradient=lambda: draw(client, server.theta, self.lam_shared, self.clip_norm), entries=~personal
             )
-        # the score depends on the trained model only, so the mask of the next visit is known already
-        score = scores.OF_MODEL["fisher" if self.fisher == "sample" else "fisher_batch"](client)
-        client.mask[: len(score)] = self.select(score, client)
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

@@ -28,8 +28,9 @@ class FedOBP(FedAvg):
     """Share of parameters taken from the server; 1.0 is FedAvg."""
     score: scores.ScoreName = "obp"
     """The score that makes a parameter personal: obp (Eq. 19), obp_legacy (as in the paper's Table 8), gradient (Eq.
-    5), fisher (Eq. 6, gradients per sample), fisher_batch (squared gradients of whole batches: cheaper, coarser) or
-    perturbation (FedPURIN's |g·θ|, last batch). Gradient and perturbation exist only once a client has trained."""
+    5), fisher (mean squared gradient of single samples), fisher_literal (Eq. 6 as printed: the squared gradient of the
+    mean loss), fisher_batch (mean squared gradient of batches: between the two) or perturbation (FedPURIN's |g·θ|, last
+    batch). Gradient and perturbation exist only once a client has trained."""
     ema: float = 0.0
     """Weight of a client's earlier scores in a moving average over its visits; 0.0 takes the newest alone."""
     normalization: Literal["none", "layer", "global"] = "none"

@@ -39,7 +39,17 @@ class FedSelect(FedAvg):
     p: float = 0.25
     """Share of the parameters that are still global which become personal at a visit; above 0, up to 1."""
     alpha: float = 0.3
-    """Largest share of personal parameters, never exceeded; from 0 to 1."""
+    """Largest share of personal parameters; from 0 to 1."""
+    overshoot: bool = False
+    """Whether alpha may be exceeded by the last growth, as in the authors' code, which only checks it before growing:
+    with p = 0.25 their 0.05, 0.30, 0.50 and 0.80 end at 25, 43.75, 57.8 and 82.2 % personal."""
+    delta: Literal["visit", "update"] = "visit"
+    """The change that is ranked: of this visit, or (authors' code) between the models after this training and after the
+    one at which the client last selected; before the first selection, from the common initial model."""
+    personal_lr: float | None = None
+    """Learning rate γ_v of the passes over personal parameters; null: the optimizer's."""
+    global_lr: float | None = None
+    """Learning rate γ_u of the passes over global parameters; null: the optimizer's."""
     selection: Literal["per_tensor", "whole_model"] = "per_tensor"
     """Whether p and alpha are fractions of each tensor or of the whole model."""
     choose: Literal["most", "least", "random"] = "most"
@@ -60,6 +70,10 @@ class FedSelect(FedAvg):
             self.selection in ("per_tensor", "whole_model"), "selection", self.selection, "per_tensor or whole_model"
         )
         require(self.choose in ("most", "least", "random"), "choose", self.choose, "most, least or random")
+        require(self.delta in ("visit", "update"), "delta", self.delta, "visit or update")
+        for key in ("personal_lr", "global_lr"):
+            rate = getattr(self, key)
+            require(rate is None or rate > 0, key, rate, "a number above 0, or null")
         require(self.update_every >= 1, "update_every", self.update_every, "a whole number >= 1")
         if self.layers is not None and not self.layers:
             raise ConfigError("layers: the list is empty; name the modules that shall be personal or leave it out")
@@ -93,9 +107,12 @@ class FedSelect(FedAvg):
         client.memory.pop("added", None)
         if self.layers is None and (client.visits + 1) % self.update_every == 0:
             personal = client.mask[: len(start)]
-            added = self.grow(personal, self.score(client, start), client.layout) & ~personal
+            reference = start if self.delta == "visit" else client.memory.get("reference", server.initial[: len(start)])
+            added = self.grow(personal, self.score(client, reference), client.layout) & ~personal
             if added.any():
                 client.memory["added"] = masks.pack(added)
+            if self.delta == "update":
+                client.memory["reference"] = client.theta.clone()
 
     def alternate(self, client: ClientModule) -> None:
         """LocalAlt: per epoch a pass for the personal entries, then one over the same batches for the others.
@@ -103,29 +120,34 @@ class FedSelect(FedAvg):
         A pass over no entries is skipped. The rest is plain training, with one optimizer for all epochs.
         """
         personal = client.mask[: client.layout.num_parameters].clone()
+        personal_lr, global_lr = self.rate(client, self.personal_lr), self.rate(client, self.global_lr)
         if personal.all() or not personal.any():
-            client.train_epochs()
+            client.train_epochs(lr=personal_lr if personal.all() else global_lr)
             return
         for epoch in range(client.local.epochs):
-            client.train_epochs(1, entries=personal, stream=f"{epoch}.")
-            client.train_epochs(1, entries=~personal, stream=f"{epoch}.")
+            client.train_epochs(1, entries=personal, stream=f"{epoch}.", lr=personal_lr)
+            client.train_epochs(1, entries=~personal, stream=f"{epoch}.", lr=global_lr)
 
-    def score(self, client: ClientModule, start: Tensor) -> Tensor:
-        """Personalization score of each parameter [P]; larger means more personal."""
+    def rate(self, client: ClientModule, rate: float | None) -> float | None:
+        """A rate of this method in the present round: `loop.lr_schedule` holds for it, too."""
+        return None if rate is None else rate * client.rate_factor
+
+    def score(self, client: ClientModule, reference: Tensor) -> Tensor:
+        """Personalization score of each parameter [P], the larger the more personal, against an earlier model [P]."""
         if self.choose == "random":
             seed = derive_seed(client.seed, "select", client.round, client.id)
-            return torch.rand(len(start), generator=torch.Generator().manual_seed(seed)).to(start.device)
-        moved = scores.gradient(start, client.theta).nan_to_num_(nan=math.inf)
+            return torch.rand(len(reference), generator=torch.Generator().manual_seed(seed)).to(reference.device)
+        moved = scores.gradient(reference, client.theta).nan_to_num_(nan=math.inf)
         return moved if self.choose == "most" else -moved
 
     def grow(self, personal: Tensor, score: Tensor, layout: Layout) -> Tensor:
         """GradSelect: the personal parameters from the next visit on, bool [P]."""
         spans = [s for s in layout.parameter_spans if self.biases or s.name.rpartition(".")[2] != "bias"]
         if self.selection == "per_tensor":
-            return grow(personal, score, self.p, self.alpha, spans)
+            return grow(personal, score, self.p, self.alpha, spans, self.overshoot)
         inside = layout.where((span.name for span in spans), score.device)[: len(score)]
         grown = personal.clone()
-        grown[inside] = grow(personal[inside], score[inside], self.p, self.alpha)
+        grown[inside] = grow(personal[inside], score[inside], self.p, self.alpha, overshoot=self.overshoot)
         return grown
 
     @override
@@ -137,17 +159,27 @@ class FedSelect(FedAvg):
         return ledger.dense_bytes(int(sent.sum()))
 
 
-def grow(mask: Tensor, scores: Tensor, rate: float, limit: float, spans: Sequence[Span] | None = None) -> Tensor:
+def grow(
+    mask: Tensor,
+    scores: Tensor,
+    rate: float,
+    limit: float,
+    spans: Sequence[Span] | None = None,
+    overshoot: bool = False,
+) -> Tensor:
     """The mask and, of the entries it lacks, those with the largest scores (FedSelect).
 
     Each tensor, or the whole vector when `spans` is None, gets the fraction `rate` of the entries it lacks. The number
-    is rounded up so that small tensors grow too, but never beyond floor(limit n).
+    is rounded up so that small tensors grow too, but never beyond floor(limit n). With `overshoot` a tensor grows
+    whenever its share is not above the limit yet, and may then pass it.
     """
     grown = mask.clone()
     for start, stop in masks.ranges(scores, spans):
         free = ~mask[start:stop]
         lacking = int(free.count_nonzero())
         room = masks.floor_of(limit, stop - start, "limit") - (stop - start - lacking)
+        if overshoot and room >= 0:
+            room = lacking
         count = min(room, math.ceil(Fraction(repr(float(rate))) * lacking))
         if count > 0:
             grown[start:stop][free] = masks.largest(scores[start:stop][free], count)

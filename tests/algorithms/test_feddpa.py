@@ -85,6 +85,16 @@ def test_the_phases_by_hand():
     assert client.vector.tolist() == pytest.approx([1.361, 0.765640], abs=1e-5)
 
 
+def test_one_phase_is_plain_training_of_everything():
+    """As the FedOBP paper's comparison trains: two clients at 4 and −2, two steps of 0.1, no pull, all entries."""
+    algorithm = FedDPA(phases="one", threshold=-1.0, lam_personal=9.0, lam_shared=9.0)
+    run = ScalarClients(algorithm, targets=[4, -2], sizes=[1, 1], steps=2)
+    run.rounds(1)
+    assert run.client_values() == pytest.approx([0.19 * 4, 0.19 * -2], abs=1e-6)
+    run.rounds(1)
+    assert run.client_values() == pytest.approx([(1 - 0.81**2) * 4, (1 - 0.81**2) * -2], abs=1e-6)
+
+
 def test_beyond_the_length_the_pull_is_inwards():
     """Nothing personal, one step from (3, 0) with a = (3, 0), w = 0, C = 2: gradient 0 + 0.2·1 → 2.98."""
     algorithm = FedDPA(lam_shared=0.4, clip_norm=2.0)

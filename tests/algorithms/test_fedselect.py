@@ -38,12 +38,24 @@ def one_rank() -> Fabric:
 
 
 def plain_fedselect(
-    cohorts: list[list[int]], p: float, alpha: float, steps: int, lr: float
+    cohorts: list[list[int]],
+    p: float,
+    alpha: float,
+    steps: int,
+    lr: float,
+    personal_lr: float | None = None,
+    overshoot: bool = False,
+    since_update: int = 0,
 ) -> tuple[np.ndarray, dict[int, np.ndarray], dict[int, np.ndarray], list[np.ndarray]]:
-    """The paper's Algorithms 1 to 3 for the losses ½‖x − a_i‖², one tensor, one batch a pass."""
+    """The paper's Algorithms 1 to 3 for the losses ½‖x − a_i‖², one tensor, one batch a pass.
+
+    `since_update`: as in the authors' code, the change is that since the last selection, every so many visits.
+    """
     n = TARGETS.shape[1]
     server = np.array(START)
     own, mask, counts = {}, {}, []
+    visits: dict[int, int] = {}
+    past: dict[int, np.ndarray] = {}
     for cohort in cohorts:
         total, contributors, new_masks = np.zeros(n), np.zeros(n), {}
         for i in cohort:
@@ -52,13 +64,20 @@ def plain_fedselect(
             x = np.where(broadcast, own.get(i, server), server)
             start = x.copy()
             for _ in range(steps):
-                for part in (m, ~m):
-                    x = np.where(part, x - lr * (x - TARGETS[i]), x)
+                for part, rate in ((m, personal_lr or lr), (~m, lr)):
+                    x = np.where(part, x - rate * (x - TARGETS[i]), x)
             own[i] = x
             total += np.where(m, 0, x)
             contributors += ~m
-            delta = np.where(m, -1.0, np.abs(x - start))
+            visits[i] = visits.get(i, 0) + 1
+            if since_update and visits[i] % since_update:
+                mask["used", i], new_masks[i] = m, m
+                continue
+            delta = np.where(m, -1.0, np.abs(x - (past.get(i, np.array(START)) if since_update else start)))
+            past[i] = x.copy()
             room = math.floor(alpha * n + 1e-9) - m.sum()
+            if overshoot:
+                room = 0 if m.sum() / n > alpha else n
             take = min(room, math.ceil(p * (~m).sum() - 1e-9))
             new = m.copy()
             new[np.argsort(-delta, kind="stable")[: max(take, 0)]] = True
@@ -97,6 +116,37 @@ def test_three_clients_two_a_round_against_numpy(world: int, p: float, alpha: fl
                 np.testing.assert_allclose(state["personal"], own[client][used.numpy()], atol=2e-6)
             seen.add(client)
     assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reference"),
+    [
+        ({"personal_lr": 0.3, "global_lr": 0.05}, {"personal_lr": 0.3, "lr": 0.05}),
+        ({"overshoot": True}, {"overshoot": True}),
+        ({"delta": "update", "update_every": 2}, {"since_update": 2}),
+    ],
+)
+def test_options_of_the_authors_against_numpy(settings: dict[str, Any], reference: dict[str, Any]) -> None:
+    """Two learning rates, the overshoot of alpha, and the change since the last selection."""
+    run = ScalarClients(FedSelect(p=0.3, alpha=0.35, **settings), TARGETS.tolist(), [2, 5, 1], 2, 0.1, START, 0.67)
+    cohorts = [run.rounds(1) for _ in range(8)]
+    server, _, mask, _ = plain_fedselect(cohorts, 0.3, 0.35, steps=2, **{"lr": 0.1, **reference})
+    np.testing.assert_allclose(run.loop.server.vector.numpy(), server, atol=2e-6)
+    plain = plain_fedselect(cohorts, 0.3, 0.35, steps=2, lr=0.1)
+    assert not np.allclose(server, plain[0], atol=1e-4)
+    for client in range(3):
+        live = open_client(run.loop, client)
+        run.loop.algorithm.download(live, run.loop.server)
+        assert live.mask.tolist() == mask[client].tolist()
+
+
+@pytest.mark.parametrize(("alpha", "share"), [(0.05, 0.25), (0.30, 0.4375), (0.50, 0.578125), (0.80, 0.822021484375)])
+def test_the_overshoot_ends_where_the_authors_code_does(alpha: float, share: float) -> None:
+    """1 − 0.75^k for the first k whose share is above alpha: k = 1, 2, 3, 6. 4096 entries are whole at every k."""
+    mask = torch.zeros(4096, dtype=torch.bool)
+    for _ in range(12):
+        mask = grow(mask, torch.arange(4096.0), 0.25, alpha, overshoot=True)
+    assert float(mask.float().mean()) == pytest.approx(share)
 
 
 def sends(upload: Upload) -> torch.Tensor:
@@ -267,6 +317,8 @@ def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
         ({"alpha": math.nan}, "alpha: nan is not allowed; use a number from 0 to 1"),
         ({"p": 0}, "p: 0 is not allowed; use a number above 0 and up to 1"),
         ({"p": 1.1}, "p: 1.1 is not allowed; use a number above 0 and up to 1"),
+        ({"delta": "round"}, "delta: 'round' is not allowed; use visit or update"),
+        ({"personal_lr": 0}, "personal_lr: 0 is not allowed; use a number above 0, or null"),
         ({"update_every": 0}, "update_every: 0 is not allowed; use a whole number >= 1"),
         ({"choose": "best"}, "choose: 'best' is not allowed; use most, least or random"),
         ({"selection": "layer"}, "selection: 'layer' is not allowed; use per_tensor or whole_model"),

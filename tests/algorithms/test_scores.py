@@ -81,6 +81,20 @@ def test_fisher_of_batches_squares_the_gradient_of_each_batch():
     assert batch.sum() < scores.fisher(client).sum()  # Jensen
 
 
+@pytest.mark.parametrize("batch_size", [7, 10_000])
+def test_eq_6_to_the_letter_is_the_squared_gradient_of_the_mean_loss(batch_size):
+    """The same for any batch size, unlike `fisher_batch`; and not above it, because a mean is squared."""
+    client = opened_client()
+    client.local = type(client.local)(batch_size=batch_size)
+    x, y = client.data.batch(client.data.train_indices(client.id), client.vector.device)
+    task = client.task.eval()
+    gradients = torch.autograd.grad(cross_entropy(task(x), y), list(task.parameters()))
+    expected = torch.cat([g.reshape(-1) for g in gradients]) ** 2
+    literal = scores.fisher_literal(client)
+    torch.testing.assert_close(literal, expected, rtol=1e-4, atol=1e-9)
+    assert literal.sum() <= scores.fisher_batch(client).sum() * (1 + 1e-5)
+
+
 def test_fisher_sees_no_sample_that_is_held_out():
     client = opened_client()
     whole = scores.fisher(client)

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks.task import TaskLoss
 
-ScoreName = Literal["obp", "obp_legacy", "gradient", "fisher", "fisher_batch", "perturbation"]
+ScoreName = Literal["obp", "obp_legacy", "gradient", "fisher", "fisher_batch", "fisher_literal", "perturbation"]
 
 ENTRIES_AT_ONCE = 1 << 25
 """Bound on the entries of the per-sample gradients that exist at one time: 128 MiB of float32."""
@@ -50,7 +50,8 @@ def perturbation(theta: Tensor, gradient: Tensor, hessian: bool = False) -> Tens
 
 
 def fisher(client: ClientModule) -> Tensor:
-    """FedOBP, Eq. 6: the mean over the client's training samples of the squared gradient of each one's loss.
+    """The diagonal of the empirical Fisher matrix: the mean over the client's training samples of the squared gradient
+    of each one's loss. FedOBP calls its Eq. 6 by this name, but prints `fisher_literal`.
 
     Of the client's present model, in evaluation mode: BatchNorm has no statistics of a single sample. Samples go in
     chunks that `ENTRIES_AT_ONCE` bounds, so that memory does not grow with their number.
@@ -87,7 +88,21 @@ def fisher_batch(client: ClientModule) -> Tensor:
     return total
 
 
+def fisher_literal(client: ClientModule) -> Tensor:
+    """FedOBP, Eq. 6 as it is printed: the square of the gradient of the client's mean loss, in evaluation mode."""
+    client.task.eval()
+    total = torch.zeros_like(client.theta)
+    for batch in client.batches("score"):
+        client.compute_gradient(batch)
+        total.add_(client.grad, alpha=len(batch[1]) / client.num_samples)
+    return total.square_()
+
+
 OF_DIFFERENCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"obp": obp, "obp_legacy": obp_legacy}
 """Scores of the client's own parameters against those it has just received."""
-OF_MODEL: dict[str, Callable[[ClientModule], Tensor]] = {"fisher": fisher, "fisher_batch": fisher_batch}
+OF_MODEL: dict[str, Callable[[ClientModule], Tensor]] = {
+    "fisher": fisher,
+    "fisher_batch": fisher_batch,
+    "fisher_literal": fisher_literal,
+}
 """Scores of the client's present model on its own training data."""
