@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,7 +32,7 @@ class Scripted(CFL):
 
 def scripted(script, num_clients, fabric=None, participation=1.0, **settings):
     return ScalarClients(
-        Scripted(script=script, start_round=0, **settings),
+        Scripted(**{"script": script, "start_round": 0, **settings}),
         targets=[[0.0, 0.0]] * num_clients,
         sizes=[1] * num_clients,
         steps=1,
@@ -84,6 +85,35 @@ def test_one_long_update_is_enough():
     run = scripted({1: {0: (2.0, 0.0), 1: (1.0, 0.0), 2: (-2.0, 0.0), 3: (-1.0, 0.0)}}, 4)
     run.rounds(1)
     assert clusters(run) == [[0, 1], [2, 3]]
+
+
+def test_the_first_split_comes_after_the_start_round():
+    run = scripted(dict.fromkeys((1, 2), OPPOSED), 4, start_round=1)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1, 2, 3]]
+    run.rounds(1)
+    assert clusters(run) == [[0, 1], [2, 3]]
+
+
+def test_angles_count_and_not_lengths():
+    """Updates at 0° and 10° of length 0.3, at 70° and 110° of length 2. The widest gap is 60°, between 10° and 70°.
+    Products would join the second client to the long ones (0.3 · 2 · ½ = 0.3) before the first (0.09 · 0.98).
+    """
+    polar = ((0.3, 0), (0.3, 10), (2.0, 70), (2.0, 110))
+    updates = {i: (r * math.cos(math.radians(a)), r * math.sin(math.radians(a))) for i, (r, a) in enumerate(polar)}
+    run = scripted({1: updates}, 4, eps_1=100.0)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1], [2, 3]]
+
+
+def test_who_was_not_drawn_follows_the_direction_and_not_the_longer_update():
+    """Last update (0.5, 1), halves that moved by (10, 0) and (0.6, 0.8): cosines in the ratio 0.5 to 1.1."""
+    run = scripted({}, 1)
+    run.loop.server.memory["children"] = torch.tensor([1, 0, 0])
+    run.loop.server.memory |= {"update1": torch.tensor([10.0, 0.0]), "update2": torch.tensor([0.6, 0.8])}
+    client = open_client(run.loop, 0)
+    client.memory["update"] = torch.tensor([0.5, 1.0])
+    assert find_cluster(client, run.loop.server) == 2
 
 
 def test_two_clients_are_never_split():

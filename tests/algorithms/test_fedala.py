@@ -110,6 +110,23 @@ def test_the_first_time_ends_when_losses_settle_and_never_runs_away(monkeypatch)
     assert counts == [11, 40]
 
 
+def test_only_the_last_ten_losses_must_settle(monkeypatch):
+    """A first loss of 100 and ones ever after: eleven epochs are enough, since the first has left the window."""
+    loop = federation(FedALA(eta=0.25), [[1, 0.5]])
+    loop.round()
+    losses: list[float] = []
+    gradient = loop.engine.client.compute_gradient
+
+    def scripted(*args):
+        gradient(*args)
+        losses.append(1.0 if losses else 100.0)
+        return torch.tensor(losses[-1])
+
+    monkeypatch.setattr(loop.engine.client, "compute_gradient", scripted)
+    mix(loop, 0, [1, 0.5])
+    assert len(losses) == 11
+
+
 def test_a_client_never_drawn_takes_the_global_model():
     loop = federation(FedALA(), [[1, 0.5]])
     assert mix(loop, 0, [2, -1]) == [2, -1]

@@ -14,7 +14,7 @@ from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model import masks
 from pfl_lightning.model.layout import Layout
 from pfl_lightning.nets import ResNet18
-from tests.helpers.toy import PlainNet, toy_loop
+from tests.helpers.toy import TRAIN_SIZES, PlainNet, toy_loop
 from tests.helpers.visits import open_client
 
 CONTRACT = [FedBN()]
@@ -61,12 +61,13 @@ def test_a_client_never_drawn_has_statistics_of_its_own_data():
     """Mean over batches of their mean and (unbiased) variance at the first layer's outputs, computed with NumPy."""
     loop = toy_loop(one_rank(), FedBN(), participation=0.3)
     loop.round()
-    client = next(c for c in range(7) if c not in loop.store.states)
+    client = max((c for c in range(7) if c not in loop.store.states), key=lambda c: TRAIN_SIZES[c])
     open_client(loop, client)
     loop.algorithm.personalize(loop.engine.client, loop.server)
     body = loop.engine.client.task.net.body
     weight, bias = body[0].weight.detach().numpy(), body[0].bias.detach().numpy()
     outputs = [x.numpy() @ weight.T + bias for x, _ in loop.engine.client.batches("statistics")]
+    assert len(outputs) > 1
     assert np.allclose(body[1].running_mean, np.mean([o.mean(0) for o in outputs], axis=0), atol=1e-5)
     assert np.allclose(body[1].running_var, np.mean([o.var(0, ddof=1) for o in outputs], axis=0), atol=1e-5)
     assert torch.equal(body[1].weight, torch.ones(8))

@@ -147,6 +147,18 @@ def test_noise_has_its_size_and_differs_by_client_and_round():
     assert not torch.equal(run.loop.server.vector, first)
 
 
+def test_noise_is_never_drawn_twice():
+    """The same model at two clients and in two rounds: four uploads, all different."""
+    run = ScalarClients(FedDPA(clip=True, noise=1.0), targets=[[0.0] * 3] * 2, sizes=[1, 1], steps=1)
+    uploads = set()
+    for client in (0, 1):
+        for round_ in (1, 2):
+            module = open_client(run.loop, client)
+            module.round = round_
+            uploads.add(tuple(run.loop.algorithm.upload(module, run.loop.server).values["vector"].tolist()))
+    assert len(uploads) == 4
+
+
 def test_training_is_in_training_mode():
     """The scores are made in evaluation mode; BatchNorm's statistics must move in the training that follows."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedDPA())

@@ -237,6 +237,17 @@ def test_most_and_least_are_opposites() -> None:
         assert set(np.flatnonzero(chosen["most"][client])) == set(order[-3:])
 
 
+def test_random_scores_differ_by_client_and_round() -> None:
+    run = ScalarClients(FedSelect(choose="random"), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START)
+    found = set()
+    for client in (0, 1):
+        for round_ in (1, 2):
+            module = open_client(run.loop, client)
+            module.round = round_
+            found.add(tuple(run.loop.algorithm.score(module, module.theta).tolist()))
+    assert len(found) == 4
+
+
 def test_update_every_counts_a_clients_own_visits() -> None:
     run = ScalarClients(FedSelect(p=0.2, alpha=1.0, update_every=3), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START)
     grown = []

@@ -62,22 +62,28 @@ def test_a_head_of_zero_or_of_the_right_shape_has_no_slope():
         assert step(weight, target, 0.5) == pytest.approx(weight, abs=1e-5)
 
 
-def still(server_lr=0.5, clients=1):
-    """Nobody trains; the head is H, and the client has both classes."""
-    loop = point_loop(FLUTE(head_epochs=0, server_lr=server_lr), [[([1.0], 0), ([2.0], 1)]] * clients, local_epochs=0)
+def still(server_lr=0.5, clients=1, second=1):
+    """Nobody trains; the head is H, and the client has both classes, or class 0 alone if the second is that too."""
+    points = [([1.0], 0), ([2.0], second)]
+    loop = point_loop(FLUTE(head_epochs=0, server_lr=server_lr), [points] * clients, local_epochs=0)
     for vector in (loop.server.initial, loop.server.vector):
         loop.engine.client.layout.views(vector)["net.head.weight"].copy_(H)
     return loop
 
 
 def test_the_servers_step_comes_back_to_the_client():
-    """One client, step 0.5: (2, 1) − 0.5·(−0.089443, 0.178885). With two clients the mean halves the step."""
+    """One client, step 0.5: (2, 1) − 0.5·(−0.089443, 0.178885). With two clients the mean halves the step. Without
+    class 1 it is (2, 1) − 0.5·(−0.119257, 0.238514).
+    """
     loop = still()
     loop.round()
     assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([2.044721, 0.910557], abs=1e-5)
     loop = still(clients=2)
     loop.round()
     assert weights(opened(loop, 1))[1].flatten().tolist() == pytest.approx([2.022361, 0.955279], abs=1e-5)
+    loop = still(second=0)
+    loop.round()
+    assert weights(opened(loop, 0))[1].flatten().tolist() == pytest.approx([2.059628, 0.880743], abs=1e-5)
 
 
 def test_bytes():
@@ -101,12 +107,13 @@ def test_features_are_decayed_as_a_sum_and_only_with_the_body():
 
 
 def plain_loss(p, x, y, settings, feature_decay):
-    """The client's loss of p = (body, two weights, two biases), in NumPy; the client has both classes."""
+    """The client's loss of p = (body, two weights, two biases), in NumPy."""
+    target = [[0.5, -0.5], [-0.5, 0.5]] if 1 in y else [[0.5, 0], [0, 0]]
     z = p[0] * x
     logits = np.outer(z, p[1:3]) + p[3:]
     cross_entropy = np.mean(np.log(np.exp(logits).sum(1)) - logits[range(len(y)), y])
     gram = np.outer(p[1:3], p[1:3])
-    deviation = np.sqrt(np.sum((gram / np.sqrt(np.sum(gram**2)) - [[0.5, -0.5], [-0.5, 0.5]]) ** 2))
+    deviation = np.sqrt(np.sum((gram / np.sqrt(np.sum(gram**2)) - target) ** 2))
     decay = settings["head_decay"] * np.sum(p[1:3] ** 2) + feature_decay * np.sum(z**2)
     return cross_entropy + settings["simplex"] * deviation + decay
 
@@ -117,18 +124,21 @@ def plain_step(p, moving, loss):
     return p - 0.1 * np.array(slopes) * moving
 
 
-def test_both_phases_against_a_plain_computation():
-    """One step of the head alone, without the decay of features, then one step of everything with all terms."""
+@pytest.mark.parametrize("classes", [(0, 1), (0, 0)])
+def test_both_phases_against_a_plain_computation(classes):
+    """One step of the head alone, without the decay of features, then one step of everything with all terms. The second
+    client lacks class 1.
+    """
     settings = {"simplex": 0.5, "head_decay": 0.1, "feature_decay": 0.05}
     algorithm = FLUTE(head_epochs=1, server_lr=0.0, **settings)
-    loop = point_loop(algorithm, [[([1.0], 0), ([2.0], 1)]], local_epochs=1)
+    loop = point_loop(algorithm, [[([1.0], classes[0]), ([2.0], classes[1])]], local_epochs=1)
     views = loop.engine.client.layout.views(loop.server.vector)
     views["net.head.weight"].copy_(H)
     views["net.head.bias"].copy_(torch.tensor([0.3, -0.2]))
     client = opened(loop, 0)
     client.vector.copy_(loop.server.vector)
     algorithm.fit(client, loop.server)
-    x, y = np.array([1.0, 2.0]), np.array([0, 1])
+    x, y = np.array([1.0, 2.0]), np.array(classes)
     p = plain_step(np.array([1, 2, 1, 0.3, -0.2]), [0, 1, 1, 1, 1], lambda p: plain_loss(p, x, y, settings, 0.0))
     p = plain_step(p, [1] * 5, lambda p: plain_loss(p, x, y, settings, 0.05))
     body, weight, bias = weights(client)

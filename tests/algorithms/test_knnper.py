@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,35 @@ def test_a_client_chooses_its_own_lam():
     views["net.head.bias"].zero_()
     client = opened(loop, 0, "personalize")
     assert loop.algorithm.choose(client, *loop.algorithm.datastore(client)) == pytest.approx(0.38)
+
+
+def test_the_choice_of_lam_against_numpy():
+    """Random points that the model often mistakes, k = 3: the first ten of the datastore are held out, the other twenty
+    vote for them.
+    """
+    points = np.random.default_rng(2).normal(size=(30, 2))
+    samples = [(x.tolist(), int(x[0] + x[1] > 0)) for x in points]
+    loop = point_loop(KNNPer(k=3, validation=0.34, sigma=0.5), [samples])
+    views = loop.engine.client.layout.views(loop.server.vector)
+    views["net.head.weight"].copy_(torch.tensor([[1.0, -0.5], [-0.7, 0.3]]))
+    views["net.head.bias"].copy_(torch.tensor([0.1, -0.1]))
+    client = opened(loop, 0, "personalize")
+    z, y = loop.algorithm.datastore(client)
+    x, labels = z.double().numpy(), y.numpy()
+    model = np.exp(x[:10] @ np.array([[1.0, -0.5], [-0.7, 0.3]]).T + [0.1, -0.1])
+    model /= model.sum(1, keepdims=True)
+    correct = np.zeros(101)
+    for i in range(10):
+        squares = ((x[i] - x[10:]) ** 2).sum(1)
+        near = np.argsort(squares)[:3]
+        votes = np.exp(-squares[near] / (2 * 0.5))
+        vote = np.bincount(labels[10:][near], votes, minlength=2) / votes.sum()
+        for step in range(101):
+            mixed = step / 100 * vote + (1 - step / 100) * model[i]
+            correct[step] += mixed.argmax() == labels[i]
+    chosen = loop.algorithm.choose(client, z, y)
+    assert chosen == pytest.approx(correct.argmax() / 100)
+    assert 0 < chosen < 1
 
 
 def test_bad_settings_are_refused():

@@ -84,6 +84,16 @@ def test_the_penalty_is_added_after_clipping():
     assert run.loop.store.states[0]["personal"].tolist() == pytest.approx([0.54, 0.72])
 
 
+def test_fine_tuning_keeps_the_penalty_and_leaves_u():
+    """One epoch is one step here, the first of `test_by_hand` with p = 2. Plain training would give (0.1, 0.1)."""
+    run = ScalarClients(Along(lam=2, p=2, dim=1, lr=0.1), targets=[[1, 1]], sizes=[1], steps=5)
+    run.loop.server.memory["u"] = torch.tensor([2.0])
+    client = open_client(run.loop, 0)
+    run.loop.algorithm.finetune(client, run.loop.server, 1)
+    assert client.vector.tolist() == pytest.approx([0.34, 0.42])
+    assert run.loop.server.memory["u"].tolist() == [2]
+
+
 def test_only_u_travels():
     run = ScalarClients(LpProj(dim=3), targets=[[1] * 9, [2] * 9], sizes=[1, 1], steps=1)
     run.rounds(1)

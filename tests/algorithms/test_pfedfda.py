@@ -212,6 +212,31 @@ def test_the_head_stands_still_while_the_body_learns():
     assert weights(client)[0] == pytest.approx(body, abs=1e-5)
 
 
+def test_the_estimate_is_of_the_features_seen_in_training():
+    """As above with three samples of each kind: b runs through b_0, b_1, b_2, and the mean of class 0 over the three
+    epochs is 2(b_0 + b_1 + b_2)/3, where the trained body would give 2 b_3.
+    """
+    loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)] * 3 + [([1.0], 1)] * 3], local_epochs=3)
+    loop.server.memory["means"].copy_(torch.tensor([[1.0], [-1.0]]))
+    loop.server.memory["covariance"].fill_(1.0)
+    client = opened(loop, 0)
+    loop.algorithm.fit(client, loop.server)
+    bodies = [1.0]
+    for _ in range(3):
+        p_1, p_0 = 1 / (1 + math.exp(4 * bodies[-1])), 1 / (1 + math.exp(-2 * bodies[-1]))
+        bodies.append(bodies[-1] - 0.1 * (-4 * p_1 + 2 * p_0) / 2)
+    mean = sum(bodies[:3]) / 3
+    assert client.memory["means"].flatten().tolist() == pytest.approx([2 * mean, mean], abs=1e-5)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_one_beta_for_both_on_request(single):
+    torch.manual_seed(5)
+    points = [(z.tolist(), i % 2) for i, z in enumerate(torch.randn(16, 2) + 0.5 * (torch.arange(16) % 2)[:, None])]
+    beta = opened(point_loop(PFedFDA(single_beta=single, ridge=0.1), [points]), 0).memory["beta"]
+    assert (float(beta[0]) == float(beta[1])) == single
+
+
 def test_clients_count_by_their_samples():
     """β = 1, no training: class 0 at 2 three times and, elsewhere, at 4 nine times. Its mean becomes 3.5, not 3."""
     loop = point_loop(PFedFDA(beta=1.0), [[([2.0], 0)] * 3, [([4.0], 0)] * 9], local_epochs=0)
