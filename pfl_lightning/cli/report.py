@@ -39,7 +39,7 @@ def build_report_parser() -> ArgumentParser:
     parser = new_parser("pfl-report", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("run", nargs="+", help="directories of runs, or folders with runs in them")
-    add("--out", help="folder of the page; RUN/report for one run, ./report for several by default")
+    add("--out", help="folder of the page; RUN/report for one directory, ./report for several by default")
     add("--metric", help="column of metrics.csv to show; that of all clients before local training by default")
     add("--layer", help="layer whose masks are compared, such as net.head; the last one with a mask by default")
     add("--tensors", nargs="+", default=[], help="tensors whose activations are shown, such as net.head.weight")
@@ -51,21 +51,25 @@ def build_report_parser() -> ArgumentParser:
 def report(options: Any, status: Status) -> int:
     """Write the page and the figures; returns the exit code."""
     status.say("reading the runs")
+    from pfl_lightning.report.comparison import is_comparison, read_comparison, read_table
     from pfl_lightning.report.drawn import Wishes
     from pfl_lightning.report.figures import draw_all
     from pfl_lightning.report.groups import group_runs, reported
     from pfl_lightning.report.page import write_report
     from pfl_lightning.report.run_data import find_runs, read_run
 
-    runs = [read_run(path) for path in find_runs([Path(run) for run in options.run])]
+    places = [Path(run) for run in options.run]
+    comparisons = [place for place in places if is_comparison(place)]
+    runs = [run for place in comparisons for run in read_comparison(place)]
+    runs += [read_run(path) for path in find_runs([place for place in places if place not in comparisons])]
+    tables = [table for place in comparisons if (table := read_table(place)) is not None]
     shown, groups = reported(runs, options.metric), group_runs(runs)
     notes: list[str] = []
     forecasts = {group.first.path: forecast(group.first, options.trust, notes) for group in groups}
     wishes = Wishes(options.layer, options.tensors, options.clients, options.memory, forecasts)
     drawn = list(draw_all(groups, shown, wishes, status.say))
     status.say("writing the page")
-    folder = Path(options.out) if options.out else runs[0].path / "report" if len(runs) == 1 else Path("report")
-    files = write_report(folder, groups, shown, drawn)
+    files = write_report(_folder(options, places), groups, shown, drawn, tables)
     status.clear()
     for note in notes if not options.quiet else ():
         print(f"pfl-report: left out: {note}", file=sys.stderr)
@@ -74,6 +78,12 @@ def report(options: Any, status: Status) -> int:
     else:
         report_files(options, files[:1])
     return 0
+
+
+def _folder(options: Any, places: list[Path]) -> Path:
+    if options.out:
+        return Path(options.out)
+    return places[0] / "report" if len(places) == 1 else Path("report")
 
 
 def forecast(run: RunData, trust: bool, notes: list[str]) -> list[Forecast]:

@@ -11,7 +11,7 @@ from pfl_lightning.compare.comparison import Stage, outcomes_of
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.markdown import markdown
-from pfl_lightning.compare.output import write_cells, write_page, write_tables
+from pfl_lightning.compare.output import write_cells, write_index, write_page, write_tables
 from pfl_lightning.compare.questions import answer
 from pfl_lightning.compare.session import Session
 from pfl_lightning.compare.table import build_table
@@ -68,6 +68,7 @@ def write(experiment: Experiment, outcomes: list[Outcome], folder: Path, page: P
         best = [row.method for row in table.rows if row.places[index].rank == 1]
         answers.append(answer(experiment, outcomes, label, best))
     write_cells(folder / "cells", outcomes)
+    write_index(folder, experiment.name, outcomes)
     if page:
         write_page(page, experiment.name, markdown(table, answers))
     return write_tables(folder, table, answers)

@@ -42,6 +42,16 @@ def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
             write_text(folder / f"{name}-{cell.id[:8]}.json", text)
 
 
+def write_index(folder: Path, name: str, outcomes: Sequence[Outcome]) -> None:
+    """Write comparison.json: the finished cells of the table, with the directories of their runs."""
+    cells = [
+        {"method": m.cell.method, "column": m.cell.column, "seed": m.cell.seed, "id": m.cell.id,
+         "metric": m.metric.column, "directory": m.run_dir.name}
+        for outcome in outcomes for m in outcome.measurements
+    ]  # fmt: skip
+    write_text(folder / "comparison.json", json.dumps({"name": name, "cells": cells}, indent=1) + "\n")
+
+
 def check_page(page: Path, name: str) -> None:
     """Refuse a page that has no place for the table."""
     begin, end = _marks(name)

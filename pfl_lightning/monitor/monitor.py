@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pfl_lightning.foundation.errors import RunError
 from pfl_lightning.metrics.record import Metric, RoundRecord
+from pfl_lightning.monitor.board import has_curve
 from pfl_lightning.monitor.closing import closing_table, resume_command, tensorboard_command
 from pfl_lightning.monitor.console import ConsoleProgress, say
 from pfl_lightning.monitor.event_files import Rows, restore_events
@@ -137,7 +138,8 @@ class Monitor:
     def _curves(self, path: Path) -> Rows:
         """The curves in metrics.csv, for files that must be written again."""
         table = read_metrics(path) if path.is_file() and path.stat().st_size else {"round": []}
-        values = {tag(name, self._metrics): column for name, column in table.items() if name != "round"}
+        shown = {name: column for name, column in table.items() if has_curve(name, self._metrics)}
+        values = {tag(name, self._metrics): column for name, column in shown.items()}
         return [
             (int(round_), {name: column[i] for name, column in values.items() if not math.isnan(column[i])})
             for i, round_ in enumerate(table["round"])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pfl_lightning.foundation.atomic_files import flush
 from pfl_lightning.metrics.record import Metric, RoundRecord
+from pfl_lightning.monitor.board import has_curve, layout, settings
 from pfl_lightning.monitor.event_files import PATTERN, SUFFIX, GrowingFile
 from pfl_lightning.monitor.snapshot import EventFile
 
@@ -47,18 +48,23 @@ class TensorBoardWriter:
         self._file = GrowingFile(path, (resumed_at or 0) + 1)
 
     def start(self, config_text: str, figures: Mapping[str, Figure]) -> None:
-        """Write the config and the pictures, before the first round."""
+        """Write the config, the pictures, the layout and the settings, before the first round."""
+        from torch.utils.tensorboard import summary as summaries
+
+        hparams: Any = summaries.hparams  # it has no types
         # an indented block shows any text as it is, also one that holds a code fence
         self._writer.add_text("config", "".join(f"    {line}\n" for line in config_text.splitlines()), 0)
         for name, figure in figures.items():
             self._writer.add_figure(f"data/{name}", figure, 0)
+        self._writer.add_custom_scalars(layout(self._metrics))
+        for one in hparams(settings(config_text), {f"{self._metrics[0].label}_all/before": 0.0}):
+            self._writer.file_writer.add_summary(one)
         self._writer.flush()
 
     def round(self, record: RoundRecord, samples: int) -> None:
         """Write the curves and histograms of one round."""
-        scalars = {tag(column, self._metrics): value for column, value in record.scalars.items()}
-        scalars |= {f"personal_share_layers/{name}": share for name, share in record.layer_share.items()}
-        scalars |= {f"time/{phase}": seconds for phase, seconds in record.phases.items()}
+        curves = {name: value for name, value in record.scalars.items() if has_curve(name, self._metrics)}
+        scalars = {tag(column, self._metrics): value for column, value in curves.items()}
         if record.scalars.get("seconds"):
             scalars["time/samples_per_second"] = samples / record.scalars["seconds"]
         self._add_scalars(scalars, record.round)

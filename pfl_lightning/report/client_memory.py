@@ -62,6 +62,7 @@ def draw_memory(table: Floats, name: str, private: Sequence[int] = ()) -> Figure
     known = table[np.isfinite(table)]
     low, high = (min(0.0, known.min()), max(known.max(), 1e-9)) if len(known) else (0.0, 1.0)
     image = axes.imshow(table, aspect="auto", cmap="Blues", vmin=low, vmax=high, interpolation="nearest")
+    axes.grid(False)
     meaning = "Λ (0: the client's own)" if name == LAMBDA else name
     figure.colorbar(image, ax=axes, label=meaning).outline.set_visible(False)
     if few:

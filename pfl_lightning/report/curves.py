@@ -1,4 +1,4 @@
-"""Curves of one or many runs: over rounds, over bytes, and against a key that was swept."""
+"""Curves of one or many runs: over rounds and over bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from pfl_lightning.metrics.keys import MetricKey, Moment
 from pfl_lightning.report.groups import Group, Reported
+from pfl_lightning.report.picked import GREY, in_colour, line_label
 from pfl_lightning.report.run_data import RunData
-from pfl_lightning.report.style import as_bytes, as_percent, color, dashes, legend_below, marker, new_figure
+from pfl_lightning.report.style import (
+    as_bytes,
+    as_percent,
+    color,
+    dashes,
+    legend_below,
+    marker,
+    new_figure,
+    whole_rounds,
+)
 
 Floats = NDArray[np.float64]
 MOMENTS: dict[Moment, str] = {
@@ -27,10 +37,12 @@ FEW_POINTS = 25
 def draw_convergence(groups: Sequence[Group], shown: Reported) -> Figure:
     """The reported column over rounds: a line per group, and a band of one standard deviation over its seeds."""
     figure, axes = new_figure(height=3.2)
-    for index, group in enumerate(groups):
-        rounds, values = _common([run.series(shown.column) for run in group.runs])
-        _line(axes, index, rounds, values, group.label)
-    _finish(axes, shown, "round", [group.label for group in groups])
+    labels = []
+    for group, index in in_colour(groups, shown):
+        rounds, values = _common([shown.series(run) for run in group.runs])
+        labels += _line(axes, index, rounds, values, line_label(group, shown))
+    finish(axes, shown, "round", labels)
+    whole_rounds(axes)
     return figure
 
 
@@ -46,7 +58,8 @@ def draw_moments(run: RunData, shown: Reported) -> Figure | None:
     figure, axes = new_figure(height=3.4)
     for index, (label, (rounds, values)) in enumerate(lines):
         _line(axes, index, rounds, values[None], label)
-    _finish(axes, shown, "round", [label for label, _ in lines])
+    finish(axes, shown, "round", [label for label, _ in lines])
+    whole_rounds(axes)
     return figure
 
 
@@ -55,41 +68,14 @@ def draw_traffic(groups: Sequence[Group], shown: Reported) -> Figure | None:
     if not any(run.total_bytes()[-1] for group in groups for run in group.runs):
         return None
     figure, axes = new_figure(height=3.2)
-    for index, group in enumerate(groups):
-        rounds, values = _common([run.series(shown.column) for run in group.runs])
+    labels = []
+    for group, index in in_colour(groups, shown):
+        rounds, values = _common([shown.series(run) for run in group.runs])
         sent = np.mean([np.interp(rounds, run.metrics["round"], run.total_bytes()) for run in group.runs], axis=0)
-        _line(axes, index, sent, values, group.label)
+        labels += _line(axes, index, sent, values, line_label(group, shown))
     as_bytes(axes)
-    _finish(axes, shown, "bytes of all clients, up and down", [group.label for group in groups])
+    finish(axes, shown, "bytes of all clients, up and down", labels)
     return figure
-
-
-def draw_sweep(groups: Sequence[Group], shown: Reported) -> tuple[Figure, str] | None:
-    """The last value against a numeric key, if groups differ by nothing but this key; None otherwise."""
-    key = swept_key(groups)
-    if key is None:
-        return None
-    points = sorted(groups, key=lambda group: float(group.settings[key]))
-    x = np.array([float(group.settings[key]) for group in points])
-    last = [np.array([run.series(shown.column)[1][-1] for run in group.runs]) for group in points]
-    figure, axes = new_figure()
-    middle, spread = np.array([v.mean() for v in last]), np.array([v.std() for v in last])
-    axes.errorbar(x, middle, spread, color=color(0), marker="o", capsize=3)
-    if (x > 0).all() and x.max() / x.min() > 50:
-        axes.set_xscale("log")
-    _finish(axes, shown, key, [])
-    return figure, key
-
-
-def swept_key(groups: Sequence[Group]) -> str | None:
-    """The only key by which at least three groups differ, if its values are numbers."""
-    keys = {key for group in groups for key in group.settings}
-    keys = {key for key in keys if len({repr(group.settings.get(key)) for group in groups}) > 1}
-    if len(groups) < 3 or len(keys) != 1:
-        return None
-    (key,) = keys
-    numbers = all(type(group.settings.get(key)) in (int, float) for group in groups)
-    return key if numbers else None
 
 
 def _common(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -100,17 +86,23 @@ def _common(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     return rounds, np.stack([values[np.isin(own, rounds)] for own, values in series])
 
 
-def _line(axes: Axes, index: int, x: Floats, values: Floats, label: str) -> None:
-    """The mean of some seeds, and a band of one standard deviation."""
+def _line(axes: Axes, index: int | None, x: Floats, values: Floats, label: str) -> list[str]:
+    """The mean of some seeds, and a band of one standard deviation; grey without an index. Returns labels to show."""
+    if index is None:
+        axes.plot(x, values.mean(axis=0), **GREY)
+        return []
     style = {"color": color(index), "linestyle": dashes(index)}
     marks = marker(index) if len(x) <= FEW_POINTS else ""
     axes.plot(x, values.mean(axis=0), label=label, marker=marks, **style)  # type: ignore[arg-type]
     if len(values) > 1:
-        low, high = values.mean(axis=0) - values.std(axis=0), values.mean(axis=0) + values.std(axis=0)
+        middle, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
+        low, high = middle - deviation, middle + deviation
         axes.fill_between(x, low, high, color=color(index), alpha=0.18, linewidth=0)
+    return [label]
 
 
-def _finish(axes: Axes, shown: Reported, x_label: str, labels: Sequence[str]) -> None:
+def finish(axes: Axes, shown: Reported, x_label: str, labels: Sequence[str]) -> None:
+    """Labels with units, and the legend."""
     axes.set_xlabel(x_label)
     axes.set_ylabel(shown.axis)
     if shown.metric.percent:

@@ -12,8 +12,10 @@ from pfl_lightning.report import curves, per_client, phases
 from pfl_lightning.report.drawn import Drawn, Wishes
 from pfl_lightning.report.groups import Group, Reported
 from pfl_lightning.report.partition import draw_partition
+from pfl_lightning.report.picked import MOST_COLOURED
 from pfl_lightning.report.run_figures import figures_of_run
 from pfl_lightning.report.style import SETTINGS
+from pfl_lightning.report.sweep import draw_sweep, find_sweep
 
 MOST_SINGLE = 6
 """Groups whose own figures are drawn. More would make a page that nobody reads."""
@@ -39,15 +41,17 @@ def _of_all(groups: Sequence[Group], shown: Reported) -> Iterator[Drawn]:
     seeds = max(len(group.runs) for group in groups)
     band = " The line is the mean over seeds, the band one standard deviation." if seeds > 1 else ""
     about = f"{shown.metric.label.capitalize()} ({shown.column})"
+    if len(groups) > MOST_COLOURED:
+        band += " The controls and the best methods have colours, the others are grey."
     yield Drawn("convergence", "Convergence", f"{about} over the rounds.{band}", curves.draw_convergence(groups, shown))
-    if (sweep := curves.draw_sweep(groups, shown)) is not None:
-        text = f"{about} after the last round against {sweep[1]}, with one standard deviation over seeds."
-        yield Drawn("sweep", f"Influence of {sweep[1]}", text, sweep[0])
+    if (sweep := find_sweep(groups)) is not None:
+        text = f"{about} after the last round against {sweep.key}, with one standard deviation over seeds."
+        yield Drawn("sweep", f"Influence of {sweep.key}", text, draw_sweep(sweep, shown))
     if (figure := per_client.draw_clients(groups, shown)) is not None:
-        text = f"{about} of every client at the last evaluation. Each line is sorted by itself."
+        text = f"{about} of every client at the last evaluation, smallest seed. Each line is sorted by itself."
         yield Drawn("clients", "Results of single clients", text, figure)
     if (figure := per_client.draw_gains(groups, shown)) is not None:
-        text = "Gain of every client over training alone (Local), same data and round. Below zero the method did harm."
+        text = "Gain of every client over training alone (Local): same data, round and seed. Below zero it did worse."
         yield Drawn("gains", "Gain over training alone", text, figure)
     if (figure := curves.draw_traffic(groups, shown)) is not None:
         text = f"{about} against the bytes that all clients have sent and received so far.{band}"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfl_lightning.checkpoint.differences import flatten
+from pfl_lightning.checkpoint.differences import HARMLESS, flatten
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.metrics.record import Metric
-from pfl_lightning.report.run_data import RunData
+from pfl_lightning.report.run_data import Floats, RunData
 
-IRRELEVANT = ("seed", "run_dir", "resume", "trust", "fabric", "checkpoint", "store", "report")
-"""Keys that do not change results, and the seed."""
+IRRELEVANT = ("seed", "fabric.accelerator", *(key for key in HARMLESS if key != "loop.rounds"))
+"""Keys that do not change results, and the seed. All keys below them are meant, too."""
 MOST_KEYS = 3
 """Differing settings that a label names."""
 HIGHER = ("acc", "accuracy", "auc", "auroc", "f1", "precision", "recall")
@@ -42,6 +43,16 @@ class Reported:
     column: str
     metric: Metric
     moment: str
+    asked: bool = False
+    """Whether the user has asked for this column. Otherwise runs of a comparison show what its table reports."""
+
+    def column_of(self, run: RunData) -> str:
+        """The column to show for a run."""
+        return self.column if self.asked or not run.reported else run.reported
+
+    def series(self, run: RunData) -> tuple[Floats, Floats]:
+        """(rounds, values) of a run."""
+        return run.series(self.column_of(run))
 
     @property
     def axis(self) -> str:
@@ -50,19 +61,23 @@ class Reported:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """Sort runs into groups, in the order of their first appearance."""
+    """Sort runs into groups, in the order of their first appearance. A repeated seed starts a group of its own."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
-        found.setdefault(repr(sorted(relevant(run.config).items(), key=str)), []).append(run)
+        key = repr((run.label, sorted(relevant(run.config).items(), key=str)))
+        while run.seed in [other.seed for other in found.get(key, [])]:
+            key += " again"
+        found.setdefault(key, []).append(run)
     settings = [relevant(members[0].config) for members in found.values()]
-    labels = _labels([members[0].method for members in found.values()], settings)
+    labels = unique_labels([members[0].label or members[0].method for members in found.values()], settings)
     parts = zip(labels, found.values(), settings, strict=True)
     return [Group(label, tuple(sorted(members, key=lambda run: run.seed)), own) for label, members, own in parts]
 
 
 def relevant(config: dict[str, Any]) -> dict[str, Any]:
     """The settings that matter for results, as flat keys."""
-    return flatten({key: value for key, value in config.items() if key not in IRRELEVANT})
+    flat = flatten(config)
+    return {key: flat[key] for key in flat if not any(key == i or key.startswith(f"{i}.") for i in IRRELEVANT)}
 
 
 def differing_keys(groups: Sequence[Group], besides: str = "algorithm") -> list[str]:
@@ -77,21 +92,25 @@ def differing_keys(groups: Sequence[Group], besides: str = "algorithm") -> list[
 
 def reported(runs: Sequence[RunData], column: str | None = None) -> Reported:
     """The column to report: as asked, else that of all clients before local training, for the task's first metric."""
-    columns = list(runs[0].metrics)
-    if column is None:
+    columns, asked = list(runs[0].metrics), column is not None
+    if column is None and runs[0].reported:
+        column = Counter(run.reported for run in runs).most_common(1)[0][0]
+    elif column is None:
         known = [name for name in columns if len(runs[0].series(name)[0])]
         before = [match for name in known if (match := BEFORE.fullmatch(name))]
         column = next((match[0] for match in before if match["all"]), before[0][0] if before else None)
-    missing = [run.path for run in runs if column is None or not len(run.series(column)[0])]
+    wanted = [column if asked else run.reported or column for run in runs]
+    missing = [run.path for run, its in zip(runs, wanted, strict=True) if its is None or not len(run.series(its)[0])]
     if missing:
-        asked = f"column {column}" if column else "evaluation"
-        raise ConfigError(f"metric: {missing[0]} has no {asked}; use one of {', '.join(columns[1:])}")
+        lacking = f"column {column}" if column else "evaluation"
+        raise ConfigError(f"metric: {missing[0]} has no {lacking}; use one of {', '.join(columns[1:])}")
     assert column is not None
     bare = re.sub(r"_(pooled|worst10|validation)$", "", column.removeprefix("all_"))
     name, _, moment = bare.removeprefix("global_").rpartition("_")
     if bare.startswith("global_") or not name:
         name, moment = bare.removeprefix("global_"), "global" if bare.startswith("global_") else ""
-    return Reported(column, Metric.named(name, "higher" if _is_higher_better(runs, column, name) else "lower"), moment)
+    better = "higher" if _is_higher_better(runs, column, name) else "lower"
+    return Reported(column, Metric.named(name, better), moment, asked)
 
 
 def _is_higher_better(runs: Sequence[RunData], column: str, name: str) -> bool:
@@ -103,7 +122,7 @@ def _is_higher_better(runs: Sequence[RunData], column: str, name: str) -> bool:
     return any(word in HIGHER for word in name.split("_"))
 
 
-def _labels(methods: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+def unique_labels(methods: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
     """Each group's method, with the settings by which it differs from groups of the same method. No label is double."""
     labels: list[str] = []
     for method, own in zip(methods, settings, strict=True):

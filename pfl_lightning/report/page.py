@@ -17,6 +17,7 @@ import pfl_lightning
 from pfl_lightning.foundation.atomic_files import make_folder, write_bytes, write_text
 from pfl_lightning.foundation.errors import RunError
 from pfl_lightning.monitor.closing import human_bytes
+from pfl_lightning.report.comparison import ComparisonTable
 from pfl_lightning.report.drawn import Drawn
 from pfl_lightning.report.groups import Group, Reported, differing_keys
 from pfl_lightning.report.run_data import RunData
@@ -31,7 +32,13 @@ FORMATS: dict[str, dict[str, Any]] = {
 """Formats of the figures. Without dates, the same runs give the same files."""
 
 
-def write_report(folder: Path, groups: Sequence[Group], shown: Reported, drawn: Sequence[Drawn]) -> list[Path]:
+def write_report(
+    folder: Path,
+    groups: Sequence[Group],
+    shown: Reported,
+    drawn: Sequence[Drawn],
+    tables: Sequence[ComparisonTable] = (),
+) -> list[Path]:
     """Write report.html and the folder figures. Returns the files."""
     files = [folder / PAGE]
     try:
@@ -43,7 +50,7 @@ def write_report(folder: Path, groups: Sequence[Group], shown: Reported, drawn: 
                 files.append(folder / "figures" / f"{one.name}.{kind}")
                 write_bytes(files[-1], content)
             pictures.append(_picture(one, rendered["svg"]))
-        write_text(files[0], page(groups, shown, pictures))
+        write_text(files[0], page(groups, shown, pictures, tables))
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
     return files
@@ -57,21 +64,34 @@ def render(figure: Figure, kind: str) -> bytes:
     return target.getvalue()
 
 
-def page(groups: Sequence[Group], shown: Reported, pictures: Sequence[dict[str, Any]]) -> str:
+def page(
+    groups: Sequence[Group],
+    shown: Reported,
+    pictures: Sequence[dict[str, Any]],
+    tables: Sequence[ComparisonTable] = (),
+) -> str:
     """The HTML text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pfl_lightning.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("page.html").render(
-        title=", ".join(dict.fromkeys(group.first.method for group in groups)),
+        title=_title(groups, tables),
         shown=shown,
         pictures=pictures,
+        tables=tables,
         rows=[_row(group.label, run, shown) for group in groups for run in group.runs],
+        mixed=len({shown.column_of(group.first) for group in groups}) > 1,
         differing=differing_keys(groups) if len(groups) > 1 else [],
         groups=groups,
         configs=[(group.label, yaml.safe_dump(_public(group.first), sort_keys=False)) for group in groups],
         version=pfl_lightning.__version__,
     )
+
+
+def _title(groups: Sequence[Group], tables: Sequence[ComparisonTable]) -> str:
+    if tables:
+        return ", ".join(dict.fromkeys(f"Comparison {table.name}" for table in tables))
+    return ", ".join(dict.fromkeys(group.first.method for group in groups))
 
 
 def _picture(drawn: Drawn, svg: bytes) -> dict[str, Any]:
@@ -87,13 +107,15 @@ def _picture(drawn: Drawn, svg: bytes) -> dict[str, Any]:
 
 def _row(label: str, run: RunData, shown: Reported) -> dict[str, str]:
     """A run as a row of the table."""
-    rounds, values = run.series(shown.column)
+    column = shown.column_of(run)
+    rounds, values = run.series(column)
     best = shown.metric.best(values.tolist())
-    worst = run.series(f"{shown.column}_worst10")[1]
+    worst = run.series(f"{column}_worst10")[1]
     summary = run.summary
     return {
         "run": label,
         "seed": str(run.seed),
+        "column": column,
         "rounds": f"{run.metrics['round'][-1]:.0f}" + ("" if summary else " (not finished)"),
         "last": shown.metric.text(float(values[-1]), 2),
         "best": f"{shown.metric.text(best[0], 2)} (round {rounds[best[1]]:.0f})" if best else "",

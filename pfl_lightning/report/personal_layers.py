@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pfl_lightning.report.run_data import PersonalEntries
-from pfl_lightning.report.style import as_percent, color, dashes, legend_below, new_figure
+from pfl_lightning.report.style import as_percent, color, dashes, legend_below, new_figure, whole_rounds
 
 Floats = NDArray[np.float64]
 MOST_LINES = 8
@@ -28,7 +28,7 @@ def draw_share_of_personal(personal: PersonalEntries) -> Figure:
 
 def draw_share_of_tensor(personal: PersonalEntries) -> Figure:
     """The share of each tensor that is personal."""
-    return _draw(personal, personal.share_of_tensor, "personal share of the tensor (%)")
+    return _draw(personal, personal.share_of_tensor, "personal share of tensor (%)")
 
 
 def _draw(personal: PersonalEntries, shares: Floats, label: str) -> Figure:
@@ -56,7 +56,7 @@ def _lines(rounds: Floats, names: list[str], shares: Floats, label: str) -> Figu
         axes.plot(rounds, shares[:, index], label=name, color=color(index), linestyle=dashes(index), marker=marks)
     as_percent(axes)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("round")
+    whole_rounds(axes)
     axes.set_ylabel(label)
     legend_below(axes, names)
     return figure

@@ -65,6 +65,10 @@ class RunData:
     facts: dict[str, list[str]] = field(default_factory=dict)
     """Column of client_facts.csv to the values of all clients."""
     personal: PersonalEntries | None = None
+    label: str = ""
+    """Its row in the table of a comparison."""
+    reported: str = ""
+    """The column that this table reports for it."""
 
     @property
     def method(self) -> str:

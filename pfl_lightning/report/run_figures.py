@@ -23,9 +23,7 @@ from pfl_lightning.report.run_data import RunData
 def figures_of_run(run: RunData, shown: Reported, wishes: Wishes) -> Iterator[Drawn]:
     """Draw the figures about a single run that there is data for."""
     if (figure := curves.draw_moments(run, shown)) is not None:
-        text = (
-            f"{shown.metric.label} of the models that every evaluation tests, mean over all clients (seed {run.seed})."
-        )
+        text = f"The models that every evaluation tests: {shown.metric.label}, mean over all clients (seed {run.seed})."
         yield Drawn("moments", "Tested models", text, figure)
     if run.personal is not None:
         text = (

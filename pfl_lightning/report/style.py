@@ -7,12 +7,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 WIDTH, HEIGHT = 4.2, 2.9
 """Inches of a figure. A phone shows it nearly at this size, so its text stays legible."""
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
 """The palette of Okabe and Ito, in an order that keeps neighbours apart."""
+LEGEND_LINE = 0.18
+"""Inches of a line of the legend. The figure grows by them, so that the axes keep their height."""
 DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SETTINGS: dict[Any, Any] = {
@@ -69,10 +71,15 @@ def as_bytes(axes: Axes) -> None:
 def legend_below(axes: Axes, names: Sequence[str], least: int = 2) -> None:
     """A legend under the axes, in as many columns as fit, if there are at least `least` names."""
     if len(names) >= least:
-        longest = max(map(len, names))
-        axes.figure.legend(  # type: ignore[union-attr]
-            *axes.get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=max(1, min(3, len(names), 40 // (longest + 5))),
-            frameon=False,
-        )
+        columns = max(1, min(3, len(names), 40 // (max(map(len, names)) + 5)))
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+        lines = -(-len(names) // columns)
+        figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - 1))
+
+
+def whole_rounds(axes: Axes) -> None:
+    """Rounds on the x axis are whole numbers."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round")

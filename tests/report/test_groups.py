@@ -1,0 +1,91 @@
+"""Runs with different settings are never shown as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfl_lightning.metrics.record import Metric
+from pfl_lightning.report.groups import Reported, group_runs
+from pfl_lightning.report.picked import MOST_COLOURED, in_colour, picked
+from pfl_lightning.report.run_data import RunData
+from pfl_lightning.report.sweep import find_sweep
+
+SHOWN = Reported("all_acc_before", Metric(), "before")
+
+
+def run(name: str = "FedAvg", seed: int = 0, value: float = 0.5, **settings: Any) -> RunData:
+    config: dict[str, Any] = {
+        "algorithm": {"class_path": f"pfl_lightning.algorithms.{name}", "init_args": settings.pop("algorithm", {})},
+        "loop": {"rounds": 2, **settings.pop("loop", {})},
+        "fabric": {"devices": 1, "precision": "32-true", **settings.pop("fabric", {})},
+        "data": {"class_path": "Data", "init_args": {"root": "data", **settings.pop("data", {})}},
+        "seed": seed,
+        "run_dir": f"runs/{name}-{seed}",
+        **settings,
+    }
+    metrics = {"round": [1.0, 2.0], "all_acc_before": [0.1, value]}
+    return RunData(Path(config["run_dir"]), config, metrics)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fabric": {"precision": "bf16-mixed"}},
+        {"loop": {"rounds": 3}},
+        {"data": {"alpha": 0.1}},
+        {"algorithm": {"weighting": "uniform"}},
+        {"task": {"class_path": "Other"}},
+    ],
+)
+def test_other_settings_are_another_group(settings: dict[str, Any]) -> None:
+    groups = group_runs([run(), run(seed=1, **settings)])
+    assert len(groups) == 2
+    assert len({group.label for group in groups}) == 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fabric": {"devices": 4}}, {"data": {"root": "elsewhere"}}, {"store": {"memory": 1}}]
+)
+def test_places_do_not_matter(settings: dict[str, Any]) -> None:
+    (group,) = group_runs([run(), run(seed=1, **settings)])
+    assert [one.seed for one in group.runs] == [0, 1]
+
+
+def test_the_same_seed_twice_is_not_two_seeds() -> None:
+    groups = group_runs([run(), run(value=0.9), run(seed=1)])
+    assert [[one.seed for one in group.runs] for group in groups] == [[0, 1], [0]]
+    assert [group.label for group in groups] == ["FedAvg", "FedAvg #2"]
+
+
+def test_a_sweep_has_a_curve_per_score_and_controls_as_levels() -> None:
+    swept = [
+        run("FedOBP", value=q, algorithm={"quantile": q, "score": score})
+        for q in (0.9, 0.5, 0.99)
+        for score in ("obp", "fisher")
+    ]
+    sweep = find_sweep(group_runs([*swept, run(), run("Local")]))
+    assert sweep is not None
+    assert sweep.key == "algorithm.quantile"
+    assert list(sweep.series) == ["FedOBP (score obp)", "FedOBP (score fisher)"]
+    for points in sweep.series.values():
+        assert [group.settings["algorithm.quantile"] for group in points] == [0.5, 0.9, 0.99]
+    assert [group.label for group in sweep.references] == ["FedAvg", "Local"]
+
+
+def test_two_values_are_no_sweep() -> None:
+    assert find_sweep(group_runs([run("FedOBP", algorithm={"quantile": q}) for q in (0.5, 0.9)])) is None
+
+
+def test_of_many_methods_the_controls_and_the_best_have_colours() -> None:
+    runs = [run(f"Method{i:02}", value=i / 100) for i in range(20)]
+    groups = group_runs([run("Local", value=0.0), run("FedAvg", value=0.01), *runs])
+    chosen = [group.label for group in picked(groups, SHOWN)]
+    assert chosen == ["Local", "FedAvg", *(f"Method{i:02}" for i in range(19, 19 - MOST_COLOURED + 2, -1))]
+    indices = [index for _, index in in_colour(groups, SHOWN)]
+    assert sorted(index for index in indices if index is not None) == list(range(MOST_COLOURED))
+    assert len(indices) == len(groups)
+    assert np.isclose(sum(index is None for index in indices), len(groups) - MOST_COLOURED)
