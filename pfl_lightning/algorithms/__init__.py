@@ -6,6 +6,7 @@ from pfl_lightning.algorithms.cfl import CFL
 from pfl_lightning.algorithms.ditto import Ditto
 from pfl_lightning.algorithms.fedala import FedALA
 from pfl_lightning.algorithms.fedavg import FedAvg
+from pfl_lightning.algorithms.fedavgft import FedAvgFT
 from pfl_lightning.algorithms.fedbabu import FedBABU
 from pfl_lightning.algorithms.fedbn import FedBN
 from pfl_lightning.algorithms.fedcac import FedCAC
@@ -15,6 +16,7 @@ from pfl_lightning.algorithms.fedobp import FedOBP
 from pfl_lightning.algorithms.fedpac import FedPAC
 from pfl_lightning.algorithms.fedper import FedPer
 from pfl_lightning.algorithms.fedprox import FedProx
+from pfl_lightning.algorithms.fedproxft import FedProxFT
 from pfl_lightning.algorithms.fedpurin import FedPURIN
 from pfl_lightning.algorithms.fedrep import FedRep
 from pfl_lightning.algorithms.fedselect import FedSelect
@@ -40,6 +42,7 @@ __all__ = [
     "Ditto",
     "FedALA",
     "FedAvg",
+    "FedAvgFT",
     "FedBABU",
     "FedBN",
     "FedCAC",
@@ -50,6 +53,7 @@ __all__ = [
     "FedPURIN",
     "FedPer",
     "FedProx",
+    "FedProxFT",
     "FedRep",
     "FedSelect",
     "Floco",

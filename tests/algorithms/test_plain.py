@@ -5,13 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pfl_lightning.algorithms import FedAvg, FedProx, Local
+from pfl_lightning.algorithms import FedAvg, FedAvgFT, FedProx, FedProxFT, Local
 from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.scalar import ScalarClients
 from tests.helpers.visits import open_client
 
-CONTRACT = [FedAvg(), FedAvg(bn_buffers="local", weighting="uniform"), FedProx(mu=0.1), Local()]
-LIKE_FEDAVG = [FedProx(mu=0.0)]
+CONTRACT = [
+    FedAvg(),
+    FedAvg(bn_buffers="local", weighting="uniform"),
+    FedProx(mu=0.1),
+    Local(),
+    FedAvgFT(),
+    FedProxFT(mu=0.1),
+]
+LIKE_FEDAVG = [FedProx(mu=0.0), FedAvgFT(start_epochs=0), FedProxFT(start_epochs=0, mu=0.0)]
 
 
 def test_fedavg_by_hand():
@@ -46,6 +53,25 @@ def test_fine_tuning_is_plain_training():
     client = open_client(run.loop, 0)
     run.loop.algorithm.finetune(client, run.loop.server, 2)
     assert client.vector.tolist() == pytest.approx([0.76], abs=1e-6)
+
+
+def test_training_goes_on_from_the_fine_tuned_model_by_hand():
+    """a = (4, −2), n = (1, 3), lr 0.1. One step of fine-tuning: 0.1a is tested before training. Two steps of training
+    go on from there: 0.271a. So w = 0.271·(4 − 6)/4 = −0.1355, and the next test is of 0.9w + 0.1a.
+    """
+    run = ScalarClients(FedAvgFT(start_epochs=1), targets=[4, -2], sizes=[1, 3], steps=2)
+    record = run.loop.round()
+    assert record.per_client["rmse_before"] == pytest.approx([0.9 * 4, 0.9 * 2], abs=1e-6)
+    assert record.per_client["rmse_after"] == pytest.approx([0.729 * 4, 0.729 * 2], abs=1e-6)
+    assert run.server_value == pytest.approx(-0.1355, abs=1e-7)
+    assert run.client_values() == pytest.approx([0.4 - 0.9 * 0.1355, -0.2 - 0.9 * 0.1355], abs=1e-6)
+
+
+def test_fedprox_ft_is_pulled_to_the_received_model_by_hand():
+    """a = 4, w = 0, μ = 1: fine-tuning without a pull to 0.4, then 0.4 + 0.1·(3.6 − 0.4) = 0.72."""
+    run = ScalarClients(FedProxFT(mu=1.0), targets=[4], sizes=[2], steps=1)
+    run.rounds(1)
+    assert run.server_value == pytest.approx(0.72, abs=1e-7)
 
 
 def test_local_by_hand():
