@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, LeastSquares, Problem, Variables
+from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, Problem, Variables
 from pfl_lightning.algorithms.parts.features import (
     features,
     learns_classes,
@@ -19,9 +19,11 @@ from pfl_lightning.algorithms.parts.features import (
     require_classifier,
     require_head,
 )
+from pfl_lightning.algorithms.parts.least_squares import LeastSquares
 from pfl_lightning.algorithms.parts.unrolled import Participant, backward, gather_settings, learn, unroll
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.metrics import ledger
 from pfl_lightning.model import masks
 from pfl_lightning.model.client import ClientModule
@@ -71,6 +73,9 @@ class Learn2pFed(FedAvg):
     """Adam's ε. Settings whose gradients are well below it hardly move, so noise does not move them."""
     inner_lr: float = 0.1
     """Step of gradient descent for v in classification."""
+    learn_share: float = 0.0
+    """Fraction of a client's training samples that the settings are learned on, drawn anew in every round. The cells
+    then see only the rest, and a second pass with all samples gives the models. 0 learns on all training samples."""
 
     @override
     def __post_init__(self) -> None:
@@ -79,6 +84,7 @@ class Learn2pFed(FedAvg):
         known = set(self.learnable) <= set(SETTINGS)
         require(known, "learnable", list(self.learnable), f"some of {', '.join(SETTINGS)}")
         require(self.initial_lambda >= 0, "initial_lambda", self.initial_lambda, "a number >= 0")
+        require(0 <= self.learn_share < 1, "learn_share", self.learn_share, "a number from 0 to below 1")
         for key in ("initial_rho", "initial_theta", "lr", "adam_eps", "inner_lr"):
             require(getattr(self, key) > 0, key, getattr(self, key), "a number > 0")
 
@@ -135,10 +141,6 @@ class Learn2pFed(FedAvg):
         if any(p not in head for p in client.task.parameters()):
             with client.freezing([client.task.head]):
                 client.train_epochs()
-            return
-        with torch.no_grad():
-            for batch in client.batches("loss"):
-                client.record_step(client.task.training_step(batch), batch)
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
@@ -148,28 +150,49 @@ class Learn2pFed(FedAvg):
         if self.warm_start and "v" in memory:
             start = Variables(memory["v"], memory["z"], memory["alpha"], w)
         values = {name: memory[name].clone() for key in self.learnable for name in (key, f"{key} moments")}
-        problem = self.problem(client)
-        participant = Participant(values, client.weight, problem, start, client.visits)
-        back = self.cells - 1 if self.learnable else 0
+        x, y = features(client)
+        problem = self.problem(client, x, y)
+        if not client.samples_seen:  # nothing is before the last layer: the loss is that of the tested model
+            client.record_step(problem.loss(client.vector[head].double()), (x, y))
+        split = self.split(client, x, y) if self.learn_share else None
+        participant = Participant(values, client.weight, problem, start, client.visits, split)
         # each cell sends the sum v − z − α, and on the way back the gradient of each w that was received
-        sent = FLOAT64 * ledger.dense_bytes(len(head) * (self.cells + back))
+        sent = FLOAT64 * ledger.dense_bytes(len(head) * (self.passes * self.cells + self.steps_back))
         return Upload(client.id, {}, client.weight, extra={"participant": participant}, bytes=sent)
 
-    def problem(self, client: ClientModule) -> Problem:
-        """The client's own loss as a function of its last layer."""
-        layer, (x, y) = linear_head(client), features(client)
+    @property
+    def passes(self) -> int:
+        """How often a round goes through the cells."""
+        return 2 if self.learn_share and self.learnable else 1
+
+    @property
+    def steps_back(self) -> int:
+        """The cells of a round whose sums get a gradient."""
+        return self.cells - 1 if self.learnable else 0
+
+    def problem(self, client: ClientModule, x: Tensor, y: Tensor) -> Problem:
+        """The client's own loss as a function of its last layer, on samples with features x and targets y."""
+        layer = linear_head(client)
         if learns_classes(client.task, client.data):
             return CrossEntropy(x, y, layer.out_features, self.inner_lr)
         bias = layer.bias is not None
         return LeastSquares(torch.cat([x, torch.ones_like(x[:, :1])], 1) if bias else x, y.view(len(x), -1), bias)
+
+    def split(self, client: ClientModule, x: Tensor, y: Tensor) -> tuple[Problem, Problem]:
+        """The problem of the cells and that of learning, on two parts of the samples; both on all if there is one."""
+        shuffle = torch.Generator().manual_seed(derive_seed(client.seed, "learn", client.round, client.id))
+        order = torch.randperm(len(x), generator=shuffle).to(x.device)
+        count = min(max(1, round(self.learn_share * len(x))), len(x) - 1)
+        parts = (order[count:], order[:count]) if count else (order, order)
+        seen, held = (self.problem(client, x[part], y[part]) for part in parts)
+        return seen, held
 
     @override
     def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
         participants: list[Participant] = [upload.extra["participant"] for upload in uploads.local.values()]
         head = server.memory["head"]
         settings = gather_settings(participants, self.initial_settings(len(head), head.device), self.learnable)
-        end = unroll(participants, settings, self.cells, uploads, server.initial[head].double().zero_())
-        backward(participants, end)
+        end = self.run_cells(participants, settings, uploads, server.initial[head].double().zero_())
         news = learn(participants, settings, self.learnable, self.lr, self.adam_eps)
         news |= {"v": end.v.detach(), "z": end.z.detach(), "alpha": end.alpha.detach()}
         # all have the same w; the mean brings it to ranks without clients, and finds clients that have diverged
@@ -178,8 +201,22 @@ class Learn2pFed(FedAvg):
         server.vector[head] = uploads.combine(ends, now)[len(head) :].to(server.vector.dtype)
         return [(c, Reply({name: rows[i] for name, rows in news.items()})) for i, c in enumerate(uploads.local)]
 
+    def run_cells(
+        self, participants: list[Participant], settings: dict[str, Tensor], uploads: Uploads, zero: Tensor
+    ) -> Variables:
+        """Pass through the cells and back. Returns where a pass with all samples ends."""
+        if self.passes == 1:
+            end = unroll(participants, settings, self.cells, uploads, zero)
+            backward([participant.problem for participant in participants], end)
+            return end
+        parts = [participant.split for participant in participants if participant.split]
+        seen = unroll(participants, settings, self.cells, uploads, zero, [cells for cells, _ in parts])
+        backward([held for _, held in parts], seen)
+        with torch.no_grad():
+            return unroll(participants, settings, self.cells, uploads, zero)
+
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
         """The w that each cell starts from (the initial one is known), and on the way back a gradient for each sum."""
-        back = self.cells - 1 if self.learnable else 0
-        return FLOAT64 * ledger.dense_bytes(len(server.memory["head"]) * (self.cells - (not self.warm_start) + back))
+        received = self.passes * (self.cells - 1) + self.warm_start + self.steps_back
+        return FLOAT64 * ledger.dense_bytes(len(server.memory["head"]) * received)

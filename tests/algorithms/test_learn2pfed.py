@@ -13,12 +13,15 @@ from torch.optim import SGD, Adam
 
 from pfl_lightning.algorithms import FedAvg, Learn2pFed, Local
 from pfl_lightning.algorithms.learn2pfed import SETTINGS
-from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, LeastSquares, Variables
+from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, Variables
+from pfl_lightning.algorithms.parts.least_squares import LeastSquares, solve_together
 from pfl_lightning.algorithms.parts.unrolled import Participant, backward, gather_settings, learn, unroll
 from pfl_lightning.data import DataSpec, Polynomial
 from pfl_lightning.engine.cohort import draw_cohort
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
+from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.nets import MLP, LeNet, Powers, SmallCNN
 from pfl_lightning.report.client_memory import memory_table
 from pfl_lightning.tasks import Classification, Regression
@@ -31,6 +34,7 @@ from tests.helpers.visits import open_client
 
 CONTRACT = [
     Learn2pFed(cells=3, warm_start=True),
+    Learn2pFed(cells=2, warm_start=True, learn_share=0.3),
     Learn2pFed(cells=2, tie_cells=True, learnable=("Lambda", "p"), start_layer="body.0", weighting="samples"),
 ]
 
@@ -83,7 +87,7 @@ def run_cells(fabric: Fabric, settings: dict[str, np.ndarray], kind: str) -> dic
     stacked = gather_settings(participants, initial, SETTINGS)
     uploads = uploads_of(fabric, shares)
     end = unroll(participants, stacked, CELLS, uploads, torch.zeros(size, dtype=torch.float64))
-    backward(participants, end)
+    backward([each.problem for each in participants], end)
     return {
         client: {name: value[i].detach() for name, value in end._asdict().items()}
         | {name: value.grad[i] for name, value in stacked.items()}
@@ -119,6 +123,25 @@ def test_a_layer_with_bias_and_two_outputs_is_solved_for_each_output():
     layer.weight.data, layer.bias.data = v[:6].view(2, 3), v[6:]
     squares = (layer(torch.tensor(x)).detach() - torch.tensor(y)).square()
     assert float(problem.loss(v)) == pytest.approx(float(squares.mean()))
+
+
+def test_clients_solved_together_have_the_bits_of_each_alone_and_the_derivatives_of_a_plain_solve():
+    problems = [LeastSquares(torch.tensor(X[i]), torch.tensor(Y[i])[:, None], bias=False) for i in range(3)]
+    target, rho = torch.tensor(numbers(50, 3, FEATURES)), torch.tensor([[0.3], [0.7], [1.1]]).double()
+    pull = torch.tensor(numbers(51, 3, FEATURES))
+    together = [each.clone().requires_grad_() for each in (target, rho)]
+    v = solve_together(problems)(target, *together)
+    (v * pull).sum().backward()
+    for i, problem in enumerate(problems):
+        alone = [each[i].clone().requires_grad_() for each in (target, rho)]
+        one = problem.update(target[i], *alone)
+        (one * pull[i]).sum().backward()
+        assert torch.equal(one, v[i])
+        assert all(torch.equal(a.grad, b.grad[i]) for a, b in zip(alone, together, strict=True))
+        plain = [each[i].clone().requires_grad_() for each in (target, rho)]
+        system = problem.gram + plain[1] * torch.eye(FEATURES)
+        (torch.linalg.solve(system, plain[1] * plain[0] + problem.moment[:, 0]) * pull[i]).sum().backward()
+        assert all(torch.allclose(a.grad, b.grad, rtol=1e-10) for a, b in zip(alone, plain, strict=True))
 
 
 def test_a_step_of_classification_by_hand():
@@ -266,6 +289,49 @@ def test_two_rounds_of_two_clients_by_numpy(world):
     assert server == pytest.approx(end, rel=1e-5, abs=1e-5)
 
 
+def test_settings_can_be_learned_on_samples_that_the_cells_do_not_see():
+    """The models come from all samples. Λ takes its first step down the held-out loss of cells with the other half."""
+    algorithm = Learn2pFed(cells=3, learnable=("Lambda",), lr=0.1, learn_share=0.5)
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), algorithm, 1, num_clients=2, points=40)
+    loop.fit()
+    w = loop.server.initial.double().numpy()
+    data = [client_data(loop.data, client) for client in range(2)]  # type: ignore[arg-type]
+    orders = [
+        torch.randperm(16, generator=torch.Generator().manual_seed(derive_seed(0, "learn", 1, client))).numpy()
+        for client in range(2)
+    ]
+    held, seen = ([(x[o[part]], y[o[part]]) for (x, y), o in zip(data, orders, strict=True)]
+                  for part in (slice(8), slice(8, 16)))  # fmt: skip
+    start = [np.tile(w, (2, 1)), np.zeros((2, 4)), np.zeros((2, 4)), w]
+
+    def models(parts: list[tuple[np.ndarray, np.ndarray]], at: np.ndarray) -> np.ndarray:
+        settings = dict.fromkeys(SETTINGS, np.ones((2, 3))) | {"Lambda": at}
+        return plain_admm(*zip(*parts, strict=True), start, settings, 3)[0]
+
+    ones = np.ones((2, 3, 4))
+    for client in range(2):
+        memory = open_client(loop, client).memory
+        assert memory["v"].numpy() == pytest.approx(models(data, ones)[client], rel=1e-6)
+        for cell, entry in np.ndindex(2, 4):  # no gradient reaches the last cell's
+            sides = []
+            for sign in (1, -1):
+                moved = ones.copy()
+                moved[client, cell, entry] += sign * 1e-4
+                sides.append(plain_loss(*zip(*held, strict=True), models(seen, moved)))
+            step = float(memory["Lambda"][cell, entry]) - 1
+            assert step == pytest.approx(-0.1 * np.sign(sides[0] - sides[1]), rel=1e-3), (client, cell, entry)
+    assert (loop.history.up_bytes, loop.history.down_bytes) == (2 * 8 * 4 * 8, 2 * 8 * 4 * 6)
+
+
+def test_regression_logs_its_loss_without_a_pass_over_batches(monkeypatch):
+    loop = poly_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=2), 1, num_clients=2, points=40)
+    monkeypatch.setattr(ClientModule, "batches", lambda *_, **__: pytest.fail("a pass over batches"))
+    w = loop.server.initial.double().numpy()
+    record = loop.round()
+    squares = [(x @ w - y) ** 2 for x, y in (client_data(loop.data, client) for client in range(2))]  # type: ignore[arg-type]
+    assert record.scalars["train_loss"] == pytest.approx(np.concatenate(squares).mean(), rel=1e-5)
+
+
 def test_a_warm_start_goes_on_where_the_last_round_ended():
     """Two rounds of three cells are one of six; without it they are three cells twice."""
     fabric, models = Fabric(accelerator="cpu", devices=1), []
@@ -366,6 +432,7 @@ def test_start_layers_of_table_5(layer, extractor, linear):
         ({"cells": 0}, r"cells: 0 is not allowed; use a whole number >= 1"),
         ({"initial_rho": 0.0}, r"initial_rho: 0.0 is not allowed; use a number > 0"),
         ({"initial_lambda": -1.0}, r"initial_lambda: -1.0 is not allowed; use a number >= 0"),
+        ({"learn_share": 1.0}, r"learn_share: 1.0 is not allowed; use a number from 0 to below 1"),
         ({"lr": 0.0}, r"lr: 0.0 is not allowed; use a number > 0"),
         (
             {"learnable": ("Lambda", "mu")},

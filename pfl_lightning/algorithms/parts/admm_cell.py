@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import cross_entropy, linear
 
+from pfl_lightning.algorithms.parts.least_squares import LeastSquares, solve_together
+
 
 class Variables(NamedTuple):
     """The variables that pass from cell to cell, each [k, d]. The rows of w are all the same."""
@@ -29,6 +31,9 @@ class Variables(NamedTuple):
     """The global model."""
 
 
+Update = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 class Problem(Protocol):
     """A client's own loss F and how its model is improved. The model is a flat weight [outputs x features], bias."""
 
@@ -37,46 +42,6 @@ class Problem(Protocol):
 
     def loss(self, v: Tensor) -> Tensor:
         """The training loss of v [d], mean over samples."""
-
-
-@dataclass
-class LeastSquares:
-    """Regression, F = ½ ‖X v − Y‖²: the minimum is found directly (Eq. 10).
-
-    Args:
-        x: features [n, k], a column of ones for the bias included.
-        y: targets [n, outputs].
-        bias: whether there is one.
-    """
-
-    x: Tensor
-    y: Tensor
-    bias: bool
-
-    def __post_init__(self) -> None:
-        """The client's data comes in by these two products only."""
-        self.x, self.y = self.x.double(), self.y.double()
-        self.gram, self.moment = self.x.T @ self.x, self.x.T @ self.y
-
-    def update(self, v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
-        """(XᵀX + ρI)⁻¹ (ρ target + XᵀY), by Cholesky."""
-        system = self.gram + rho * torch.eye(len(self.gram), dtype=v.dtype, device=v.device)
-        # does not stop at a matrix that is not positive: other ranks would wait for this one
-        factor = torch.linalg.cholesky_ex(system).L
-        return self._flat(torch.cholesky_solve(rho * self._columns(target) + self.moment, factor))
-
-    def loss(self, v: Tensor) -> Tensor:
-        """Mean squared error."""
-        return (self.x @ self._columns(v) - self.y).square().mean()
-
-    def _columns(self, v: Tensor) -> Tensor:
-        outputs = self.y.shape[1]
-        weight, bias = v[: len(v) - outputs * self.bias], v[len(v) - outputs * self.bias :]
-        return torch.cat([weight.view(outputs, -1), bias.view(outputs, -1)], 1).T
-
-    def _flat(self, columns: Tensor) -> Tensor:
-        split = len(columns) - self.bias
-        return torch.cat([columns[:split].T.reshape(-1), columns[split:].reshape(-1)])
 
 
 @dataclass
@@ -112,7 +77,7 @@ def cell(
     at: Variables,
     settings: Mapping[str, Tensor],
     weight: Tensor,
-    problems: Sequence[Problem],
+    update: Update,
     add_up: Callable[[Tensor], Tensor],
 ) -> Variables:
     """One iteration, in the order α, v, z, w.
@@ -121,21 +86,26 @@ def cell(
         at: where the cell before has ended.
         settings: `Lambda` [k, d] and `rho`, `eta`, `gamma`, `theta`, `p` [k, 1].
         weight: each client's weight in the mean, in addition to p [k, 1].
-        problems: the clients' losses.
+        update: the step of v, see `updater`.
         add_up: sums rows over all clients, giving every one a copy.
     """
     rho, eta, gamma, theta, p = (settings[name] for name in ("rho", "eta", "gamma", "theta", "p"))
     alpha = at.alpha + theta * (at.z - at.v + at.w)
-    v = _update(problems, at.v, at.w + at.z + alpha, rho)
+    v = update(at.v, at.w + at.z + alpha, rho)
     z = eta / (torch.relu(settings["Lambda"]) + eta) * (v - at.w - alpha)
     share = weight * p * gamma
     total = add_up(torch.cat([share * (v - z - alpha), share], 1))
     return Variables(v, z, alpha, total[:, :-1] / total[:, -1:])
 
 
-def _update(problems: Sequence[Problem], v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
-    """Client by client, so that the numbers do not depend on who else is on this rank."""
+def updater(problems: Sequence[Problem]) -> Update:
+    """The step of v for several clients: v [k, d], targets [k, d] and rho [k, 1] to the next v [k, d].
+
+    The numbers of a client do not depend on the other clients of this rank.
+    """
     if not problems:
-        return v + rho * target
-    rows = zip(problems, v, target, rho, strict=True)
-    return torch.stack([problem.update(*row) for problem, *row in rows])
+        return lambda v, target, rho: v + rho * target
+    linear_ones = [problem for problem in problems if isinstance(problem, LeastSquares)]
+    if len(linear_ones) == len(problems):
+        return solve_together(linear_ones)
+    return lambda *rows: torch.stack([problem.update(*row) for problem, *row in zip(problems, *rows, strict=True)])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_lightning.algorithm import Uploads
-from pfl_lightning.algorithms.parts.admm_cell import Problem, Variables, cell
+from pfl_lightning.algorithms.parts.admm_cell import Problem, Variables, cell, updater
 from pfl_lightning.comm.differentiable_sum import differentiable_sum
 
 SMALLEST = 1e-3
@@ -35,6 +35,9 @@ class Participant:
     """Where its cells start, each [d]."""
     visits: int
     """How often the client has taken part, this time included."""
+    split: tuple[Problem, Problem] | None = None
+    """Its problem in two parts of its samples, if the settings are learned on samples that the cells do not see: the
+    part of the cells, then the part to learn on."""
 
 
 def stack(rows: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -61,7 +64,12 @@ def gather_settings(
 
 
 def unroll(
-    participants: Sequence[Participant], settings: Mapping[str, Tensor], cells: int, uploads: Uploads, zero: Tensor
+    participants: Sequence[Participant],
+    settings: Mapping[str, Tensor],
+    cells: int,
+    uploads: Uploads,
+    zero: Tensor,
+    problems: Sequence[Problem] | None = None,
 ) -> Variables:
     """Pass through the cells: every rank must, with clients or without.
 
@@ -71,19 +79,21 @@ def unroll(
         cells: their number.
         uploads: the uploads of the round.
         zero: zeros [d], for the shape.
+        problems: what the cells solve; by default the participants' problems with all their samples.
     """
     at = Variables(*(stack([participant.start[i] for participant in participants], zero) for i in range(4)))
     weight = stack([zero.new_tensor([participant.weight]) for participant in participants], zero[:1])
     add_up = partial(differentiable_sum, uploads)
+    update = updater([participant.problem for participant in participants] if problems is None else problems)
     for number in range(cells):
         here = {name: value[:, number % value.shape[1]] for name, value in settings.items()}
-        at = cell(at, here, weight, [participant.problem for participant in participants], add_up)
+        at = cell(at, here, weight, update, add_up)
     return at
 
 
-def backward(participants: Sequence[Participant], end: Variables) -> None:
-    """Pass back from the sum of all clients' training losses: every rank must, with clients or without."""
-    losses = [participant.problem.loss(v) for participant, v in zip(participants, end.v, strict=True)]
+def backward(problems: Sequence[Problem], end: Variables) -> None:
+    """Pass back from the sum of all clients' losses: every rank must, with clients or without."""
+    losses = [problem.loss(v) for problem, v in zip(problems, end.v, strict=True)]
     total = torch.stack(losses).sum() if losses else end.v.sum()
     if total.requires_grad:
         total.backward()  # type: ignore[no-untyped-call]
