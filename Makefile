@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit test test-slurm test-faults bench docs lint format clean
+.PHONY: help setup fit test test-slurm test-faults test-mutants bench docs lint format clean
 
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -31,6 +31,9 @@ test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes
 	$(BIN)/python tools/faults/kill_runs.py $(ARGS)
 	$(BIN)/python tools/faults/damage_files.py $(ARGS)
 	$(BIN)/python tools/faults/throw_mistakes.py $(ARGS)
+
+test-mutants: setup  ## would the tests notice? 500 small errors in the algorithms: ARGS='--budget 50'
+	$(BIN)/python tools/mutants $(ARGS)
 
 bench: setup     ## measure speed, memory and scaling on an idle machine, into docs/performance.md: ARGS=--quick to try
 	$(BIN)/python tools/bench $(ARGS)
