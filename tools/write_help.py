@@ -9,7 +9,7 @@ def main() -> None:
     from pfl_lightning.cli.parser import build_parser
 
     target = Path(__file__).parents[1] / "pfl_lightning/cli/help.txt"
-    target.write_text(build_parser().format_help(), encoding="utf-8")
+    target.write_text(build_parser(with_help=True).format_help(), encoding="utf-8")
     print(f"wrote {target}")
 
 

@@ -48,9 +48,13 @@ class Command(NamedTuple):
     """Keys whose class in a config file was replaced on the command line."""
 
 
-def build_parser() -> ArgumentParser:
-    """The parser of `pfl-fit`."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+def build_parser(with_help: bool = False) -> ArgumentParser:
+    """The parser of `pfl-fit`.
+
+    Args:
+        with_help: whether options have their help texts. To find them takes longer than to read a config.
+    """
+    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     parser = ArgumentParser(
         prog="pfl-fit",
         usage="pfl-fit [--config FILE.yaml] [--algorithm NAME] [--key value ...]",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -26,6 +28,8 @@ def write_model(
     Returns:
         The files.
     """
+    state = plain_state(predictor.model)
+    _require_finite(state, about)
     card = make_card(run, predictor, about)
     try:
         make_folder(folder)
@@ -34,7 +38,7 @@ def write_model(
             made.append(folder / f"{name}.onnx")
             card["onnx_difference"] = write_onnx(predictor, samples, made[0])
             card["sha256"]["onnx"] = hashlib.sha256(made[0].read_bytes()).hexdigest()
-        content = save(plain_state(predictor.model), {"method": card["method"], "model": card["model"]})
+        content = save(state, {"method": card["method"], "model": card["model"]})
         card["sha256"]["safetensors"] = hashlib.sha256(content).hexdigest()
         path = folder / f"{name}.safetensors"
         write_bytes(path, content)
@@ -43,6 +47,17 @@ def write_model(
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
     return [path, path.with_suffix(".json"), path.with_suffix(".md"), *made]
+
+
+def _require_finite(state: Mapping[str, Tensor], about: Card) -> None:
+    """Refuse a model that has diverged. Its results would be without meaning: the class of NaN is 0."""
+    broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not bool(tensor.isfinite().all())]
+    broken += [key for key, value in about["results"].items() if not math.isfinite(value)]
+    if broken:
+        raise RunError(
+            f"the {about['model']} has diverged: {broken[0]} is NaN or infinite; it was not written; a smaller "
+            "learning rate in the run usually helps"
+        )
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:

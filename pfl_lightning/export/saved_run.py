@@ -96,10 +96,12 @@ class SavedRun:
         return input_module(self.loop.data, self.loop.config.channels_last)
 
     def values(self, sums: Tensor | np.ndarray) -> dict[str, float]:
-        """The task's metrics for the sums of one test; empty if nothing was tested."""
+        """The task's metrics for the sums of one test; NaN if a sum is not finite, empty if nothing was tested."""
         row = np.asarray(sums, dtype=np.float64)
         if np.isnan(row).all() or not row.any():
             return {}
+        if not np.isfinite(row).all():
+            row = np.full_like(row, np.nan)
         values = self.live.task.metrics(dict(zip(self.live.task.sums, row[:, None], strict=True)))
         return {name: float(value[0]) for name, value in values.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,18 @@ LIKE_UNIFORM_FEDAVG = collect("LIKE_UNIFORM_FEDAVG")
 LIKE_LOCAL = collect("LIKE_LOCAL")
 """Degenerate settings whose tested models must be those of local training."""
 
-each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name)
+# all tests of an algorithm in a row, so that they share its runs
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name, scope="module")
+SETTINGS = {"rounds": 3, "participation": 0.6, "eval_every": 1}
+RUNS: dict[tuple[object, ...], dict[str, Any]] = {}
+
+
+def alone(algorithm: Algorithm, **settings: Any) -> dict[str, Any]:
+    """The summary of a run on one rank that nobody disturbs, made once."""
+    key = (name(algorithm), *sorted(settings.items()))
+    if key not in RUNS:
+        RUNS[key] = toy_summary(1, algorithm, **settings)
+    return RUNS[key]
 
 
 def test_every_exported_algorithm_is_here():
@@ -60,15 +72,13 @@ def test_twenty_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation)
 
 @each_algorithm
 def test_a_run_is_the_same_on_1_2_and_3_ranks(algorithm):
-    settings = {"rounds": 5, "participation": 0.6, "eval_every": 3}
-    one = toy_summary(1, algorithm, **settings)
     for world in (2, 3):
-        assert fingerprint(toy_summary(world, algorithm, **settings)) == fingerprint(one)
+        assert fingerprint(toy_summary(world, algorithm, **SETTINGS)) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 @each_algorithm
 def test_idle_ranks_neither_hang_nor_change_anything(algorithm):
-    settings = {"num_clients": 2, "participation": 0.5, "rounds": 3, "eval_every": 1}
+    settings = {"num_clients": 2, "participation": 0.5, "rounds": 2, "eval_every": 1}
     assert fingerprint(toy_summary(4, algorithm, **settings)) == fingerprint(toy_summary(1, algorithm, **settings))
 
 
@@ -87,15 +97,14 @@ def test_a_client_that_is_not_drawn_keeps_its_state(algorithm):
 
 @each_algorithm
 def test_evaluation_changes_nothing(algorithm):
-    settings = {"rounds": 4, "participation": 0.4}
-    never, always = (toy_summary(1, algorithm, eval_every=every, **settings) for every in (0, 1))
+    never = toy_summary(1, algorithm, **{**SETTINGS, "eval_every": 0})
     for key in ("model_sha256", "clients_sha256"):
-        assert never[key] == always[key]
+        assert never[key] == alone(algorithm, **SETTINGS)[key]
 
 
 @each_algorithm
 def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
-    plain, tuned = (toy_summary(1, algorithm, rounds=2, finetune_epochs=epochs) for epochs in (0, 2))
+    plain, tuned = alone(algorithm, rounds=2), toy_summary(1, algorithm, rounds=2, finetune_epochs=2)
     assert plain["model_sha256"] == tuned["model_sha256"]
     assert plain["clients_sha256"] == tuned["clients_sha256"]
     assert tuned["last"]["all_acc_before"] == plain["last"]["all_acc_before"]
@@ -105,19 +114,16 @@ def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
 
 @each_algorithm
 def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, tmp_path):
-    settings = {"participation": 0.6, "eval_every": 2}
-    undisturbed = toy_summary(1, algorithm, rounds=6, **settings)
-    assert fingerprint(interrupted_summary(tmp_path, {2: 2, 4: 3, 6: 1}, algorithm, **settings)) == fingerprint(
-        undisturbed
-    )
+    settings = {key: value for key, value in SETTINGS.items() if key != "rounds"}
+    summary = interrupted_summary(tmp_path, {1: 2, 2: 3, 3: 1}, algorithm, **settings)
+    assert fingerprint(summary) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 @each_algorithm
 def test_a_round_that_is_given_up_has_not_happened(algorithm):
-    settings = {"rounds": 3, "participation": 0.6, "eval_every": 2}
-    summary, stops = disturbed_summary(2, algorithm, 1, [2, 9, 23, 40, 60], **settings)
+    summary, stops = disturbed_summary(2, algorithm, 1, [2, 9, 23, 40, 60], **SETTINGS)
     assert stops
-    assert fingerprint(summary) == fingerprint(toy_summary(1, algorithm, **settings))
+    assert fingerprint(summary) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 DEGENERATE = [
@@ -132,7 +138,7 @@ DEGENERATE = [
 def test_the_degenerate_setting_is_the_plain_method(algorithm, like, participation):
     momentum = 0.0 if isinstance(algorithm, PFedSOP) else 0.5
     settings = {"rounds": 6, "participation": participation, "momentum": momentum}
-    one, other = (toy_summary(1, a, **settings) for a in (algorithm, like))
+    one, other = toy_summary(1, algorithm, **settings), alone(like, **settings)
     for key in ("last", "best", "best_per_client_visits", "best_per_client_evaluations"):
         personal = [k for k in other[key] if "global" not in k]
         assert {k: one[key][k] for k in personal} == {k: other[key][k] for k in personal}
@@ -143,11 +149,11 @@ def test_the_degenerate_setting_is_the_plain_method(algorithm, like, participati
 @each_algorithm
 def test_it_is_a_dataclass_that_sets_nothing_on_itself(algorithm):
     before = dataclasses.asdict(algorithm)
-    toy_summary(1, algorithm, rounds=2)
+    toy_summary(1, algorithm, rounds=1)
     assert dataclasses.asdict(algorithm) == before == vars(algorithm)
 
 
 @each_algorithm
 def test_the_seed_matters(algorithm):
-    one, other = (toy_summary(1, algorithm, rounds=2, seed=seed) for seed in (1, 2))
+    one, other = alone(algorithm, rounds=2), toy_summary(1, algorithm, rounds=2, seed=2)
     assert one["clients_sha256"] != other["clients_sha256"] or one["model_sha256"] != other["model_sha256"]

@@ -17,7 +17,9 @@ from pfl_lightning.cli.parser import build_parser, parse
 
 def test_help_is_the_parsers_own_text(capfd):
     """In a process of its own, where no other test has defined classes."""
-    code = "from pfl_lightning.cli.parser import build_parser; print(build_parser().format_help(), end='')"
+    code = (
+        "from pfl_lightning.cli.parser import build_parser; print(build_parser(with_help=True).format_help(), end='')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run(["--help"]) == 0
     assert capfd.readouterr().out == done.stdout, "run python tools/write_help.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.algorithms import FedAvg, FedPer
 from pfl_lightning.checkpoint.read_only import find_checkpoint
-from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.export.export import export_client
+from pfl_lightning.foundation.errors import ConfigError, RunError
 from pfl_lightning.model.client import ClientModule
 from pfl_lightning.tasks import Classification
 from tests.algorithms.test_contract import ALGORITHMS, name
@@ -101,3 +103,16 @@ def test_another_data_set_is_refused(tmp_path: Path) -> None:
     save_toy_run(tmp_path, FedAvg(), rounds=1)
     with pytest.raises(ConfigError, match="belongs to another model"):
         open_toy_run(tmp_path, FedAvg(), num_clients=5)
+
+
+def test_a_diverged_model_is_not_written_and_has_no_results(tmp_path: Path) -> None:
+    """A NaN model predicts class 0, so its accuracy would look like a number."""
+    save_toy_run(tmp_path / "run", FedPer())
+    run = open_toy_run(tmp_path / "run", FedPer())
+    run.loop.server.vector.fill_(math.nan)
+    with pytest.raises(
+        RunError, match=r"the personal model of client 0 has diverged: body\.0\.weight is NaN or infinite"
+    ):
+        export_client(run, 0, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert all(math.isnan(value) for value in run.values([3.0, math.nan, 5.0]).values())

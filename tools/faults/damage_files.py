@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tools.faults.process import Run
+from tools.faults.process import Run, prepare
 from tools.faults.tiny_run import ROUNDS, command, names, outcome
 
 MORE = 2
@@ -78,10 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     random.seed(options.seed)
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    import torch.utils.tensorboard  # noqa: F401 (imported once, for all runs)
-
-    import pfl_lightning.cli.job  # noqa: F401
-
+    prepare()
     started, verdicts, left = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder:
         saved, untouched = Path(folder) / "saved", Path(folder) / "untouched"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from pfl_lightning.checkpoint.manifest import list_rounds
-from tools.faults.process import Run
+from tools.faults.process import Run, prepare
 from tools.faults.tiny_run import ROUNDS, command, names, outcome, rows_of
 
 MODES = (
@@ -129,10 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     random.seed(options.seed)
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    import torch.utils.tensorboard  # noqa: F401 (imported once, for all runs)
-
-    import pfl_lightning.cli.job  # noqa: F401
-
+    prepare()
     modes = MODES if options.devices > 1 else MODES[:2]
     started, different, left, facts = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder:

@@ -10,6 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def prepare() -> None:
+    """Import everything and read a config once, for all forked processes. Nothing is computed: threads do not fork."""
+    import torch.utils.tensorboard  # noqa: F401
+
+    import pfl_lightning.cli.job  # noqa: F401
+    from pfl_lightning.cli.parser import build_parser, parse
+
+    parse(build_parser(), ["--algorithm", "FedOBP", "--task.net", "MLP", "--data.partition", "IID"])
+
+
 class Run:
     """`pfl-fit` in its own process group, forked from this process, which has imported torch already."""
 
@@ -35,7 +45,7 @@ class Run:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 1800.0) -> int:
         """The exit code, after all its processes have ended."""
         end = time.monotonic() + seconds
         while self.poll() is None or self._group_lives():

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.faults.mistakes import Mistake, random_mistake
+from tools.faults.process import prepare
 
-SECONDS = 600.0
+SECONDS = 1800.0
 ALLOWED = (0, 1, 2, 130)
 ERROR = "pfl-fit: error: "
 WARNING = re.compile(r"^(\S+\.py:\d+: .*\n(  .*\n)?|pfl-fit: warning: .*\n)", re.MULTILINE)
@@ -121,16 +122,6 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def prepare() -> None:
-    """Import everything once, so that the forked processes need not. Nothing is computed here: threads do not fork."""
-    import torch.utils.tensorboard  # noqa: F401
-
-    import pfl_lightning.cli.fit
-    import pfl_lightning.cli.job  # noqa: F401
-
-    os.environ["PFL_DATA"] = "data"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=500, help="number of mistakes")
@@ -138,6 +129,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="throw this one alone and show what happens")
     options = parser.parse_args()
     prepare()
+    os.environ["PFL_DATA"] = "data"
     codes: collections.Counter[int] = collections.Counter()
     bad = 0
     for number in [options.only] if options.only is not None else range(options.count):
