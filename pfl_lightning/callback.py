@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -25,6 +26,9 @@ class Callback:
 
     should_stop = False
     """Set it to True to end the run after the present round. It must be the same on every rank."""
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse a run that lacks columns which the callback needs. Called before anything is written."""
 
     def on_fit_start(self, round_: int) -> None:
         """The run begins, or goes on after round `round_`."""
@@ -74,6 +78,11 @@ class EarlyStopping(Callback):
         self.metric, self.patience, self.min_delta = metric, patience, min_delta
         self.sign = 1.0 if better == "higher" else -1.0
         self.best, self.stale = -math.inf, 0
+
+    @override
+    def check(self, columns: Sequence[str]) -> None:
+        known = [name for name in columns if name.startswith("all_")]
+        require(self.metric in columns, "callbacks.metric", self.metric, f"a column of metrics.csv: {', '.join(known)}")
 
     @override
     def on_round_end(self, record: RoundRecord) -> None:

@@ -11,7 +11,7 @@ from pfl_lightning.foundation.errors import ConfigError
 
 HARMLESS = (
     "loop.rounds", "loop.balance_by", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "fabric.reuse_memory",
-    "run_dir", "resume", "trust", "checkpoint", "store", "report", "data.root", "data.download",
+    "run_dir", "resume", "trust", "checkpoint", "store", "report", "callbacks", "loggers", "data.root", "data.download",
 )  # fmt: skip
 """Keys that may differ, and all keys below them."""
 

@@ -39,6 +39,8 @@ BASES = {
     "task.optimizer": Base("torch.optim", "torch.optim.Optimizer", given=1),
     "data": Base("pfl_lightning.data", "pfl_lightning.data.FederatedData", unfinished=("ImageData",)),
     "data.partition": Base("pfl_lightning.data", "pfl_lightning.data.Partition"),
+    "callbacks": Base("pfl_lightning.callback", "pfl_lightning.callback.Callback"),
+    "loggers": Base("lightning.pytorch.loggers", "lightning.pytorch.loggers.Logger"),
 }
 
 

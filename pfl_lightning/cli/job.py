@@ -11,10 +11,12 @@ import torch
 from jsonargparse import ArgumentParser
 from lightning.fabric import Fabric
 
+from pfl_lightning.callback import Callback
 from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.cli.boundary import INTERRUPTED, complain, foreseen, let_rank_zero_report
 from pfl_lightning.cli.explain import full_key
 from pfl_lightning.cli.extends import config_name
+from pfl_lightning.cli.loggers import LoggerPlan
 from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, read_command
 from pfl_lightning.cli.resumed_run import check_resumable, resumed_run_dir
 from pfl_lightning.cli.run_dir import RunDirectory
@@ -65,6 +67,8 @@ class Job:
         parts["task"] = as_task(parts["task"])
         self.algorithm, self.task, self.data = (parts[key] for key in CLASSES)
         self.loop, self.fabric, self.checkpoint, self.store, self.report = (parts[key] for key in GROUPS)
+        self.callbacks: list[Callback] = parts["callbacks"]
+        self.loggers = LoggerPlan(parser, self.config.loggers)
         config = None if replaced & CLASSES.keys() else config_name(argv)
         self.directory = self._choose_directory(config or type(self.algorithm).__name__.lower(), parser)
         status.say("preparing the data")

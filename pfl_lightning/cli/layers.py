@@ -15,6 +15,7 @@ import yaml
 
 from pfl_lightning.cli.classes import BASES, find_class, proper_name
 from pfl_lightning.cli.extends import config_files, options, parse_yaml
+from pfl_lightning.cli.listed import LISTED, complete_list, complete_option
 
 
 @dataclass
@@ -111,6 +112,9 @@ def _enter(settings: Settings, earlier: list[Layer], key: str, name: str, on_com
 def _class_of_option(layer: Layer) -> dict[str, str]:
     """The class that an option names: `--task.net MLP`, `--task.net.class_path MLP` or `--task.net {class_path: …}`."""
     key = layer.key.removesuffix(".class_path")
+    if key.removesuffix("+") in LISTED and layer.value:
+        layer.words = [f"--{key}={complete_option(key.removesuffix('+'), layer.value)}"]
+        return {}
     if key not in BASES or not layer.value:
         return {}
     if layer.value.lstrip().startswith("{"):
@@ -126,7 +130,9 @@ def _classes_in(content: dict[str, Any], above: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in content.items():
         key = f"{above}{name}"
-        if isinstance(value, str) and key in BASES:
+        if key in LISTED:
+            content[name] = complete_list(key, value)
+        elif isinstance(value, str) and key in BASES:
             content[name] = found[key] = proper_name(key, value)
         elif isinstance(value, dict):
             if isinstance(value.get("class_path"), str):

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse.typing import lazy_instance
+from lightning.pytorch.loggers import Logger
 
 import pfl_lightning.algorithms  # short names are found among the classes that are imported
 import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.callback import Callback
 from pfl_lightning.checkpoint import CheckpointConfig
 from pfl_lightning.cli.classes import find_class, full_path
 from pfl_lightning.cli.explain import explain, full_key
@@ -70,6 +72,13 @@ def build_parser(with_help: bool = False) -> ArgumentParser:
     parser.add_argument("--data", type=FederatedData, default=lazy_instance(Fashion10k), help="Who has what.")
     for key, config in GROUPS.items():
         parser.add_class_arguments(config, key)
+    parser.add_argument("--callbacks", type=list[Callback], default=[], help="Code that follows the run.")
+    parser.add_argument(
+        "--loggers",
+        type=list[Logger],
+        default=[],
+        help="Loggers of Lightning, beside the files of the run. Theirs go to the run directory by default.",
+    )
     parser.add_argument("--seed", type=int, default=0, help="The source of all randomness.")
     parser.add_argument(
         "--run_dir",
@@ -147,11 +156,12 @@ def complete(parser: ArgumentParser, text: str) -> str:
 def instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     """Make the objects, one by one, so that an error can name the key it belongs to."""
     parts = {}
-    for key in (*CLASSES, *GROUPS):
+    for key in (*CLASSES, *GROUPS, "callbacks"):
         try:
             parts[key] = parser.instantiate(Namespace(**{key: config[key]}))[key]  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
             raise ConfigError(full_key(str(error), key, config[key])) from error
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{key}: {config[key].class_path} cannot be made: {describe(error)}") from error
+            name = getattr(config[key], "class_path", "a class")
+            raise ConfigError(f"{key}: {name} cannot be made: {describe(error)}") from error
     return parts

@@ -19,7 +19,9 @@ from pfl_lightning.cli.trust import require_trust
 from pfl_lightning.foundation.errors import ConfigError
 
 AUTO = "auto"
-STORED_KEYS = ("algorithm", "task", "data", "loop", "fabric", "checkpoint", "store", "report", "seed")
+STORED_KEYS = (
+    "algorithm", "task", "data", "loop", "fabric", "checkpoint", "store", "report", "callbacks", "loggers", "seed",
+)  # fmt: skip
 """Keys that are read from a run directory. Others, such as `config`, could point to further files."""
 SHOWN_NAMES = 3
 

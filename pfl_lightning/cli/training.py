@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from lightning.fabric import Fabric
 from typing_extensions import override
 
 from pfl_lightning.callback import Callback
 from pfl_lightning.checkpoint import Checkpoints, resume
+from pfl_lightning.checkpoint.differences import flatten
 from pfl_lightning.checkpoint.marker import Marker
 from pfl_lightning.cli.checks import check_net, check_optimizer
 from pfl_lightning.cli.origin import origin
@@ -29,6 +31,7 @@ from pfl_lightning.foundation.errors import ConfigError, RunError, StopRound
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.metrics.record import RoundRecord
 from pfl_lightning.monitor import Monitor
+from pfl_lightning.monitor.loggers import RunLoggers, read_identities
 from pfl_lightning.monitor.snapshot import NO_FILES, Snapshot
 from pfl_lightning.report.partition import draw_partition
 from pfl_lightning.report.recorders import recorders
@@ -36,6 +39,9 @@ from pfl_lightning.tasks.task import Task
 
 if TYPE_CHECKING:
     from pfl_lightning.cli.job import Job
+
+UNLOGGED = ("callbacks", "loggers", "run_dir", "resume", "trust")
+"""Keys of the config that are not settings of the training."""
 
 
 class Training:
@@ -56,13 +62,15 @@ class Training:
     def run(self, fabric: Fabric) -> int:
         """Train, and return the exit code."""
         job, loop = self.job, self._make_loop(fabric)
+        loop.comm.run_on_rank_zero(job.loggers.check)  # not before: databases must not be open when ranks are forked
         # rank 0 knows the name, which may contain the time of day
         job.directory.path = loop.comm.run_on_rank_zero(self._claim)
         check_shared(job.run_dir, loop.comm)
         recording = recorders(job.report, loop, job.run_dir)
         loop.store.set_folder(job.run_dir)
+        following = [*recording, *job.callbacks]
         checkpoints = Checkpoints(
-            job.run_dir, loop, job.checkpoint, job.config_text, results=self._results, callbacks=recording
+            job.run_dir, loop, job.checkpoint, job.config_text, results=self._results, callbacks=following
         )
         begun = resume(checkpoints, fallback=job.resume == AUTO) if job.resume else None
         if begun:
@@ -74,7 +82,7 @@ class Training:
         loop.comm.run_on_rank_zero(lambda: self._open_files(loop, checkpoints, begun))
         try:
             # checkpoints come last, so that they hold what the others have recorded in the round
-            summary = loop.fit([_ShowRound(self, loop.comm), *recording, checkpoints])
+            summary = loop.fit([_ShowRound(self, loop.comm), *following, checkpoints])
         except StopRound:
             self.keep()
             return self._stopped(loop, checkpoints, begun or 0)
@@ -122,6 +130,8 @@ class Training:
         if isinstance(job.task, Task):
             check_net(job.task)
             check_optimizer(job.task)
+        for callback in job.callbacks:
+            callback.check(loop.history.columns())
         if loop.comm.rank == 0:
             for warning in job.data.warnings:
                 print(f"pfl-fit: warning: {warning}", file=sys.stderr, flush=True)
@@ -151,10 +161,15 @@ class Training:
             "ranks": f"{loop.comm.world} on {loop.engine.client.vector.device.type}",
             "run": str(job.run_dir) + (f", continued after round {begun}" if begun else ""),
         } | {f"dropped {dropped.key}": str(dropped) for dropped in job.dropped}
-        monitor = Monitor(job.run_dir, loop.history.columns(), job.loop.rounds, metrics=loop.task.better)
+        loggers = RunLoggers(job.loggers.make(job.run_dir, begun, read_identities(job.run_dir)))
+        monitor = Monitor(
+            job.run_dir, loop.history.columns(), job.loop.rounds, metrics=loop.task.better, loggers=loggers
+        )
         self._monitor = monitor
         figures = {} if begun else {"partition": draw_partition(job.data.label_counts())}
-        for warning in monitor.start(header, job.config_text, figures, begun, checkpoints.loaded_results):
+        settings = flatten({key: value for key, value in yaml.safe_load(job.config_text).items() if key not in UNLOGGED})
+        saved = checkpoints.loaded_results
+        for warning in monitor.start(header, job.config_text, figures, begun, saved, settings):
             checkpoints.warn(warning)
 
     def show(self, record: RoundRecord) -> None:
@@ -167,7 +182,8 @@ class Training:
 
     def _finish(self, summary: Mapping[str, Any]) -> None:
         if self._monitor:
-            self._monitor.finish({**summary, **origin(), "command": self.job.command})
+            by = [type(callback).__name__ for callback in self.job.callbacks if callback.should_stop]
+            self._monitor.finish({**summary, **origin(), "command": self.job.command}, ended_by=", ".join(by))
 
     def _stopped(self, loop: FederatedFabricLoop, checkpoints: Checkpoints, begun: int) -> int:
         """After an abandoned round: save the last whole one, say so, and ask SLURM to requeue the job if needed."""

@@ -19,7 +19,7 @@ from pfl_lightning.foundation.errors import ConfigError
 
 KNOWN = (
     "pfl_lightning", "torch.optim", "torch.nn", "torchmetrics", "torchvision.models", "torchvision.ops",
-    "torchvision.transforms",
+    "torchvision.transforms", "lightning.pytorch.loggers",
 )  # fmt: skip
 """Packages whose classes need no consent. They read no pickle, which timm's checkpoints and some of torchvision's data
 sets are: a config could name a file in the run directory."""

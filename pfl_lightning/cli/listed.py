@@ -1,0 +1,44 @@
+"""Keys that list classes: `callbacks` and `loggers`. Names are checked and completed before the parser sees them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import yaml
+
+from pfl_lightning.cli.classes import find_class, full_path, proper_name
+from pfl_lightning.foundation.errors import ConfigError
+
+LISTED = ("callbacks", "loggers")
+RUN_DIR = "$RUN_DIR"
+"""Stands for the run directory in the settings of loggers. Its name is known only when the run starts."""
+
+
+def complete_list(key: str, value: Any) -> list[dict[str, Any]]:
+    """The entries of a list of classes, each with its `class_path` and `init_args`. A single entry needs no list."""
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    return [_complete(key, entry) for entry in entries]
+
+
+def complete_option(key: str, text: str) -> str:
+    """The same for the value of an option, such as `CSVLogger` or `[CSVLogger, WandbLogger]`."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}: {text!r} is not valid YAML; use a class or a list of classes") from error
+    return json.dumps(complete_list(key, value))
+
+
+def _complete(key: str, entry: Any) -> dict[str, Any]:
+    entry = {"class_path": entry} if isinstance(entry, str) else entry
+    if not isinstance(entry, dict) or not isinstance(entry.get("class_path"), str):
+        raise ConfigError(f"{key}: {entry!r} is not allowed; use the name of a class, or class_path and init_args")
+    name = proper_name(key, entry["class_path"])
+    parameters = inspect.signature(find_class(key, name)).parameters
+    settings = dict(entry.get("init_args") or {})
+    folder = parameters.get("save_dir")
+    if key == "loggers" and folder is not None and folder.default in (folder.empty, "."):
+        settings.setdefault("save_dir", RUN_DIR)
+    return {**entry, "class_path": full_path(key, name), "init_args": settings}
