@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -62,14 +63,23 @@ class Exchange:
     """Bool [S], the client's mask: True = personal."""
     sends: Tensor | None = None
     """Bool [S]. None: all entries that are not kept."""
+    sent: int | None = None
+    """The number of entries that travel, if it is known already. Counting them lets the host wait for a GPU."""
 
     def sent_entries(self) -> Tensor | None:
         """The entries that travel, bool [S], or None if the whole model does."""
-        sends = ~self.keeps if self.sends is None else self.sends
-        return None if bool(sends.all()) else sends
+        if self.count() == len(self.keeps):
+            return None
+        return ~self.keeps if self.sends is None else self.sends
 
     def count(self) -> int:
         """The number of entries that travel in each direction."""
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
+        if self.sent is not None:
+            return self.sent
         return int(torch.count_nonzero(~self.keeps if self.sends is None else self.sends))
 
 
@@ -139,7 +149,7 @@ class Algorithm:
 
     def exchange(self, client: ClientModule) -> Exchange:
         """Which entries the client keeps and which it sends. Default: it sends everything it does not keep."""
-        return Exchange(client.mask)
+        return Exchange(client.mask, sent=client.layout.size - client.count_personal())
 
     def upload(self, client: ClientModule, server: Server) -> Upload:
         """A copy of the client's model, as far as `exchange` sends it. An override may change the copy."""

@@ -18,7 +18,7 @@ from pfl_lightning.callback import Callback
 from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.build import build_engine
-from pfl_lightning.engine.cohort import draw_cohort
+from pfl_lightning.engine.cohort import draw_cohort, draw_evaluated
 from pfl_lightning.engine.durations import DurationModel
 from pfl_lightning.engine.engine import Invitation
 from pfl_lightning.engine.evaluation import clients_to_evaluate, evaluate_client
@@ -84,7 +84,8 @@ class FederatedFabricLoop:
         algorithm.init_server(self.engine.client, self.server)
         algorithm.seal()
         self.store = ClientStore(data.num_clients, self.comm, store)
-        self.history = History(task, self.server.layout, data, config.finetune_epochs > 0)
+        self.evaluated = draw_evaluated(seed, data.num_clients, config.eval_clients)
+        self.history = History(task, self.server.layout, data, config.finetune_epochs > 0, self.evaluated)
         self.durations = DurationModel() if config.by_seconds and self.comm.world > 1 else None
         name = "the initial model, which task.build must make with torch's random state only,"
         self.comm.require_equal(self.server.fingerprint(), name)
@@ -144,7 +145,7 @@ class FederatedFabricLoop:
         reports.merge(self.comm, server.fingerprint)
         clock.lap("metrics")
         evaluation = None
-        if self._evaluates(server.round):
+        if self.config.evaluates(server.round):
             evaluation = self.evaluate(server).numpy()
             clock.lap("evaluate")
 
@@ -153,15 +154,16 @@ class FederatedFabricLoop:
         self.store.commit(cohort)
         if self.durations:
             self.durations.enter(cohort, sizes, reports.rows["seconds"][:, 0].tolist())
-        return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases)
+        tested = self.config.tests(server.round)
+        return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases, tested)
 
     def evaluate(self, server: Server | None = None) -> Tensor:
-        """Test every client. Returns the sums for each model in `EVALUATED`: [clients, moments, sums]."""
+        """Test the clients in `evaluated`. Returns the sums for each model in `EVALUATED`: [clients, moments, sums]."""
         server, client = server or self.server, self.engine.client
-        table = torch.zeros(self.data.num_clients, len(EVALUATED), len(client.task.sums), dtype=torch.float64)
-        for number in clients_to_evaluate(self.store.home, self.comm.rank, self.comm.world):
+        table = torch.zeros(len(self.evaluated), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
+        for row, number in clients_to_evaluate(self.evaluated, self.store.home, self.comm.rank, self.comm.world):
             state = self.store.get(number)
-            table[number] = evaluate_client(client, number, state, self.algorithm, server, self.config.finetune_epochs)
+            table[row] = evaluate_client(client, number, state, self.algorithm, server, self.config.finetune_epochs)
         return self.comm.merge_table(table)
 
     def summary(self) -> dict[str, Any]:
@@ -197,10 +199,6 @@ class FederatedFabricLoop:
     def _weights(self, cohort: Sequence[int], sizes: Sequence[int]) -> dict[int, float]:
         counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)
         return {client: count / (sum(counts) or 1.0) for client, count in zip(cohort, counts, strict=True)}
-
-    def _evaluates(self, round_: int) -> bool:
-        every = self.config.eval_every
-        return every > 0 and (round_ % every == 0 or round_ == self.config.rounds)
 
 
 class _Clock:

@@ -25,6 +25,11 @@ class LoopConfig:
     """Samples per local step. A last batch of one sample joins the batch before it."""
     eval_every: int = 10
     """Evaluate all clients every N rounds and after the last one; 0 disables evaluation."""
+    eval_clients: int | float | None = None
+    """Clients that an evaluation tests: a number such as 1000, or a fraction such as 0.01. They are drawn once from the
+    run's seed. null: all clients."""
+    test_every: int = 1
+    """Test participants before and after their training every N rounds and in the last one; 0 disables these tests."""
     finetune_epochs: int = 0
     """Epochs for a throw-away copy of each client's model, which evaluations then test as well; 0 disables it."""
     finetune_lr: float | None = None
@@ -59,6 +64,7 @@ class LoopConfig:
             "local_epochs": 0,
             "batch_size": 1,
             "eval_every": 0,
+            "test_every": 0,
             "finetune_epochs": 0,
             "test_batch_size": 1,
             "ranks_per_client": 1,
@@ -68,6 +74,9 @@ class LoopConfig:
             require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
         alone = self.clients_per_step == 1 or self.ranks_per_client == 1
         require(alone, "clients_per_step", self.clients_per_step, "1 with ranks_per_client above 1")
+        sample = self.eval_clients
+        fine = sample is None or (sample >= 1 if isinstance(sample, int) else 0 < sample <= 1)
+        require(fine, "eval_clients", sample, "a whole number >= 1, a fraction above 0 and up to 1, or null")
         self._check_rates()
         choices = ("auto", "seconds", "samples")
         require(self.balance_by in choices, "balance_by", self.balance_by, " | ".join(choices))
@@ -97,6 +106,17 @@ class LoopConfig:
             done = min(max(round_ - 1, 0), self.rounds - 1) / self.rounds
             return (1 + math.cos(math.pi * done)) / 2
         return next((float(factor) for start, factor in reversed(self.lr_schedule) if round_ >= int(start)), 1.0)
+
+    def evaluates(self, round_: int) -> bool:
+        """Whether all clients are evaluated after a round."""
+        return self._is_due(self.eval_every, round_)
+
+    def tests(self, round_: int) -> bool:
+        """Whether participants are tested in a round."""
+        return self._is_due(self.test_every, round_)
+
+    def _is_due(self, every: int, round_: int) -> bool:
+        return every > 0 and (round_ % every == 0 or round_ == self.rounds)
 
     @property
     def by_seconds(self) -> bool:

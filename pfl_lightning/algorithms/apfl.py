@@ -39,16 +39,16 @@ class APFL(TwoModels):
     @override
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
-        client.memory["alpha"] = torch.tensor(self.alpha, dtype=torch.float64)
+        client.memory["alpha"] = torch.full((), self.alpha, dtype=torch.float64, device=client.vector.device)
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:
         client.memory["own"] = client.theta.clone()
-        client.theta.copy_(torch.lerp(server.theta, client.theta, float(client.memory["alpha"])))
+        client.theta.copy_(torch.lerp(server.theta, client.theta, client.memory["alpha"].to(server.theta)))
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:
-        own, shared, alpha = client.memory["own"], server.vector.clone(), float(client.memory["alpha"])
+        own, shared, alpha = client.memory["own"], server.vector.clone(), client.memory["alpha"]
         theta = shared[: len(own)]
         alpha_lr = client.learning_rate if self.alpha_lr is None else self.alpha_lr
         own_optimizer, shared_optimizer = client.fresh_optimizer(), client.fresh_optimizer()
@@ -57,18 +57,18 @@ class APFL(TwoModels):
             with client.fork_rng():
                 client.record_step(client.compute_gradient(batch), batch)
             slope = client.grad.clone()  # of f at v̄; all gradients are those at the old values
-            towards_own = float(torch.dot(own - theta, slope))
+            towards_own = torch.dot(own - theta, slope).double()
             with client.swap_in(shared):
                 client.record_step(client.compute_gradient(batch), batch)
                 shared_optimizer.step()
             client.theta.copy_(own)
-            client.grad.copy_(slope.mul_(alpha))
+            client.grad.copy_(slope.mul_(alpha.to(slope)))
             own_optimizer.step()
             own.copy_(client.theta)
             if self.alpha_every == "step" or step == 0:
-                alpha = min(1.0, max(0.0, alpha - alpha_lr * towards_own))
-            client.theta.copy_(torch.lerp(theta, own, alpha))
-        client.memory |= {"shared": shared, "alpha": torch.tensor(alpha, dtype=torch.float64)}
+                alpha = (alpha - alpha_lr * towards_own).clamp(0.0, 1.0)
+            client.theta.copy_(torch.lerp(theta, own, alpha.to(theta)))
+        client.memory |= {"shared": shared, "alpha": alpha}
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:

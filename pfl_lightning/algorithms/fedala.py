@@ -13,6 +13,7 @@ from pfl_lightning.algorithm import Exchange, Server
 from pfl_lightning.algorithms.parts.exchanges import send_everything
 from pfl_lightning.algorithms.parts.split import Split
 from pfl_lightning.foundation.errors import require
+from pfl_lightning.model import masks
 from pfl_lightning.model.client import ClientModule
 
 WINDOW = 10
@@ -67,7 +68,7 @@ class FedALA(Split):
 
     def mix(self, client: ClientModule, theta: Tensor) -> None:
         """Learn W and mix the head of the live model, which is the client's own, with the head of `theta` [P]."""
-        head = self.in_head(client)[: len(theta)]
+        head = masks.indices(self.in_head(client)[: len(theta)])
         own, received = client.theta[head], theta[head]
         epochs = 1 if "weights" in client.memory else self.max_epochs
         weights = client.memory.setdefault("weights", torch.ones_like(own))

@@ -70,7 +70,7 @@ class Floco(FedAvg):
     @override
     def setup(self, client: ClientModule, server: Server) -> None:
         super().setup(client, server)
-        client.mask |= region(client.layout).to(client.mask.device)
+        client.mask |= region(client.layout, client.mask.device)
 
     @override
     def download(self, client: ClientModule, server: Server) -> None:
@@ -82,7 +82,7 @@ class Floco(FedAvg):
 
     @override
     def exchange(self, client: ClientModule) -> Exchange:
-        own = region(client.layout).to(client.mask.device)
+        own = region(client.layout, client.mask.device)
         if self.bn_buffers == "local":
             own[client.layout.num_parameters :] = True
         return Exchange(client.mask, ~own)
@@ -124,10 +124,10 @@ class Floco(FedAvg):
         return [(client, Reply({"center": center})) for client, center in rows]
 
 
-def region(layout: Layout) -> Tensor:
+def region(layout: Layout, device: torch.device | None = None) -> Tensor:
     """The entries [S] that hold a client's center and radius."""
     names = simplex_names(layout)
-    return layout.where([names["center"], names["radius"]])
+    return layout.where([names["center"], names["radius"]], device)
 
 
 def endpoints_in(layout: Layout, vector: Tensor) -> Tensor:

@@ -46,27 +46,26 @@ class ExactMean:
         self.entries = self._split(self.sums[len(names) :])
         self.entry_weights: Tensor | None = None
 
-    def add(self, values: Mapping[str, Tensor], weight: float, sends: Mapping[str, Tensor]) -> bool:
-        """Add the values of one client; False if they cannot be averaged because the client has diverged.
+    def add(self, values: Mapping[str, Tensor], weight: float, sends: Mapping[str, Tensor]) -> Tensor:
+        """Add the values of one client. Returns a bool tensor: False if the client has diverged, and all is lost.
 
         Args:
             values: the tensors, by name.
             weight: the client's fraction of the total weight of the round.
             sends: per name a bool tensor of the entries that count. A name without one counts whole.
         """
-        unit = round(weight * SCALE)
+        unit, usable = round(weight * SCALE), []
         if sends:
             self.weigh_each_entry()
         for name, sums in self.entries.items():
             value, sent = values[name].detach().reshape(-1), sends.get(name)
             sent = None if sent is None else sent.reshape(-1)
-            if not _add_scaled(sums, value, sent, weight):
-                return False
+            usable += _add_scaled(sums, value, sent, weight)
             self.totals[name] += unit
             if self.entry_weights is not None:
                 weights = self._split(self.entry_weights)[name]
                 weights.add_(unit if sent is None else sent, alpha=1 if sent is None else unit)
-        return True
+        return torch.stack(usable).all() if usable else torch.tensor(True)
 
     def weigh_each_entry(self) -> None:
         """Keep a weight for each entry from now on: some client sends only a part of the model."""
@@ -88,19 +87,20 @@ class ExactMean:
         return dict(zip(self.sizes, torch.split(flat, list(self.sizes.values())), strict=True))
 
 
-def fits(value: Tensor) -> bool:
-    """Whether all entries are finite and within ±`LIMIT`."""
+def fits(value: Tensor) -> Tensor:
+    """Whether all entries are finite and within ±`LIMIT`, as a bool tensor: reading it may have to wait for a GPU."""
     low, high = value.aminmax()
-    return bool(torch.maximum(-low, high) <= LIMIT)  # the comparison is False for NaN
+    return torch.maximum(-low, high) <= LIMIT  # the comparison is False for NaN
 
 
-def _add_scaled(sums: Tensor, value: Tensor, sent: Tensor | None, weight: float) -> bool:
+def _add_scaled(sums: Tensor, value: Tensor, sent: Tensor | None, weight: float) -> list[Tensor]:
+    """Add the values in pieces. Returns for each piece whether it fits."""
+    usable: list[Tensor] = []
     chunk = CPU_CHUNK if value.device.type == "cpu" else CHUNK
     for start in range(0, value.numel(), chunk):
         part = value[start : start + chunk]
         if sent is not None:
             part = part.where(sent[start : start + chunk], 0.0)
-        if not fits(part):
-            return False
+        usable.append(fits(part))
         sums[start : start + chunk] += (part.double() * (weight * SCALE)).round_().long()
-    return True
+    return usable

@@ -34,12 +34,22 @@ class Upload:
     bytes: int | None = None
     """Bytes on the wire. None: float32 for each entry sent, one byte per uint8, one bit per bool."""
 
-    def count_bytes(self) -> int:
-        """Bytes on the wire."""
+    def count_sent(self) -> list[Tensor]:
+        """The numbers that `count_bytes` needs: how many entries of each tensor are sent that is not sent whole."""
+        return [self.sends[name].count_nonzero() for name in self.values if name in self.sends and self.bytes is None]
+
+    def count_bytes(self, sent: Sequence[float] | None = None) -> int:
+        """Bytes on the wire.
+
+        Args:
+            sent: the values of `count_sent`, if they have been read already.
+        """
         if self.bytes is not None:
             return self.bytes
-        sent = (int(self.sends[n].count_nonzero()) if n in self.sends else v.numel() for n, v in self.values.items())
-        return 4 * sum(sent) + sum(_tensor_bytes(value) for value in self.extra.values() if isinstance(value, Tensor))
+        parts = sum(int(number) for number in (self.count_sent() if sent is None else sent))
+        whole = sum(value.numel() for name, value in self.values.items() if name not in self.sends)
+        extra = sum(_tensor_bytes(value) for value in self.extra.values() if isinstance(value, Tensor))
+        return 4 * (parts + whole) + extra
 
 
 UNUSABLE = f"its upload has a value that is NaN, infinite or beyond ±{LIMIT:,.0f}"
@@ -66,6 +76,8 @@ class Uploads:
         self.cohort = sorted(owner)
         self.local: dict[int, Upload] = {}
         self.diverged: dict[int, str] = {}
+        self._unread: dict[int, Tensor] = {}
+        """Clients whose upload is on a GPU, and whether it can be averaged. Read once, when all are trained."""
         self._total: ExactMean | None = None
         self._averaged = self._partial = False
 
@@ -76,16 +88,23 @@ class Uploads:
             upload: the upload.
             diverged: a sign that the client has diverged, if its visit showed one.
         """
-        usable = all(bool(v.isfinite().all()) for v in upload.extra.values() if _is_float(v))
+        usable = [v.isfinite().all() for v in upload.extra.values() if _is_float(v)]
         if upload.values:
             self._total = self._total or ExactMean(upload.values)
-            usable = self._total.add(upload.values, upload.weight, upload.sends) and usable
-        if diverged or not usable:
-            self.diverged[upload.client] = diverged or UNUSABLE
+            usable.append(self._total.add(upload.values, upload.weight, upload.sends))
+        if diverged:
+            self.diverged[upload.client] = diverged
+        elif usable and all(flag.is_cuda for flag in usable):
+            self._unread[upload.client] = torch.stack(usable).all()
+        elif not all(map(bool, usable)):
+            self.diverged[upload.client] = UNUSABLE
         self.local[upload.client] = Upload(upload.client, {}, upload.weight, upload.sends, upload.extra)
 
     def close(self) -> None:
         """Called by the loop when all clients are trained. Raises a `DivergedError` on every rank if one diverged."""
+        flags = torch.stack(list(self._unread.values())).tolist() if self._unread else []
+        unusable = [client for client, usable in zip(self._unread, flags, strict=True) if not usable]
+        self.diverged |= dict.fromkeys(unusable, UNUSABLE)
         partial = self._total is not None and self._total.entry_weights is not None
         self._partial, diverged = self.comm.agree(partial, bool(self.diverged))
         if diverged:

@@ -14,6 +14,7 @@ from pfl_lightning.data.partitions.partition import Parts
 from pfl_lightning.data.samples import DataSpec, Kind, Samples, fits_on, values_sha256
 from pfl_lightning.data.validation import draw_held_out, take_validation
 from pfl_lightning.foundation.errors import require
+from pfl_lightning.foundation.pinned import send
 
 __all__ = ["DataSpec", "FederatedData", "Samples"]
 
@@ -156,9 +157,17 @@ class FederatedData:
         Returns:
             Inputs and targets.
         """
-        at = indices.to(self.samples.y.device)
+        at = send(indices, self.samples.y.device)
         x, y = _gather_rows(self.samples.x, at, device), _gather_rows(self.samples.y, at, device)
         return self.preprocess(x, indices, augment_seed) if self.preprocess else x, y
+
+    def place_indices(self, indices: Tensor) -> Tensor:
+        """Indices of many batches where `batch` uses them, so that they travel to a GPU once.
+
+        They stay on the CPU if random changes need them there, or if a subclass has its own `batch`.
+        """
+        own = type(self).batch is not FederatedData.batch
+        return indices if self.augments or own else send(indices, self.samples.y.device)
 
     def input_scale(self) -> tuple[Tensor, Tensor] | None:
         """The values that `batch` subtracts from raw inputs and multiplies them by, one for each channel or column.

@@ -26,6 +26,7 @@ def build_engine(
         config.test_batch_size,
         config.channels_last,
         None if config.lr_schedule == "constant" else config.lr_factor,
+        None if config.test_every == 1 else config.tests,
         config.finetune_lr,
         config.finetune_part,
     )

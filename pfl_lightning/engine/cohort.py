@@ -26,6 +26,22 @@ def draw_cohort(seed: int, round_: int, num_clients: int, participation: float) 
     return sorted(int(i) for i in rng.choice(num_clients, size, replace=False))
 
 
+def draw_evaluated(seed: int, num_clients: int, sample: int | float | None) -> list[int]:
+    """The clients that evaluations test, ascending: the same ones in the whole run.
+
+    Args:
+        seed: the run's seed.
+        num_clients: the number of clients.
+        sample: how many, or the fraction of them. None: all.
+    """
+    size = num_clients if sample is None else sample
+    size = min(num_clients, size) if isinstance(size, int) else cohort_size(num_clients, size)
+    if size == num_clients:
+        return list(range(num_clients))
+    rng = np.random.default_rng(derive_seed(seed, "evaluated clients"))
+    return sorted(int(i) for i in rng.choice(num_clients, size, replace=False))
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which rank trains which clients in a round. It is the same on every rank."""

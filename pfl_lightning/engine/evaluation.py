@@ -14,15 +14,21 @@ from pfl_lightning.metrics.history import EVALUATED
 from pfl_lightning.model.client import ClientModule
 
 
-def clients_to_evaluate(home: Sequence[int], rank: int, world: int) -> Iterator[int]:
-    """Clients are tested on the rank of their state. Those without one are spread over the ranks."""
+def clients_to_evaluate(
+    clients: Sequence[int], home: Sequence[int], rank: int, world: int
+) -> Iterator[tuple[int, int]]:
+    """The clients that this rank tests, each with its place among `clients`.
+
+    Clients are tested on the rank of their state. Those without one are spread over the ranks.
+    """
     homeless = 0
-    for client, where in enumerate(home):
+    for place, client in enumerate(clients):
+        where = home[client]
         if where == -1:
             where = homeless % world
             homeless += 1
         if where == rank:
-            yield client
+            yield place, client
 
 
 def evaluate_client(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.comm.uploads import diverged_text
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Engine, Invitation, VisitResult
+from pfl_lightning.engine.stopwatch import Stopwatch
 from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.visit_report import VisitReport
@@ -50,9 +51,9 @@ def visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, se
     """Train one client on the live model `client`. A visit changes nothing outside its result."""
     with naming_divergence(client):
         start = start_visit(client, invitation, algorithm, server)
-        fit_started = perf_counter()
         algorithm.fit(client, server)
-        return end_visit(client, start, perf_counter() - fit_started, algorithm, server)
+        start.watch.lap("fit")
+        return end_visit(client, start, algorithm, server)
 
 
 @contextmanager
@@ -72,11 +73,12 @@ def naming_divergence(client: ClientModule) -> Iterator[None]:
 class Start(NamedTuple):
     """The facts of a visit before training."""
 
-    before: list[float]
-    personal: list[int]
+    before: Tensor
+    """The task's sums for the starting model."""
+    personal: Tensor
+    """Personal entries of each parameter tensor."""
     down_bytes: int
-    download_seconds: float
-    test_seconds: float
+    watch: Stopwatch
 
 
 def load_client(client: ClientModule, number: int, state: State | None, algorithm: Algorithm, server: Server) -> None:
@@ -88,46 +90,60 @@ def load_client(client: ClientModule, number: int, state: State | None, algorith
 
 def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> Start:
     """Load the client, run `download`, and test the starting model."""
-    started = perf_counter()
+    watch = Stopwatch(client.vector.device)
     load_client(client, invitation.client, invitation.state, algorithm, server)
     client.weight = invitation.weight
     algorithm.download(client, server)
     counts = [client.mask[span.start : span.stop].count_nonzero() for span in client.layout.parameter_spans]
-    personal = torch.stack(counts).tolist() if counts else []
+    personal = torch.stack(counts) if counts else client.mask.new_empty(0, dtype=torch.int64)
     down_bytes = algorithm.down_bytes(client, server)
-    downloaded = perf_counter()
-    before = algorithm.test(client, server).tolist()
-    return Start(before, personal, down_bytes, downloaded - started, perf_counter() - downloaded)
+    watch.lap("download")
+    before = test_participant(client, algorithm, server).clone()
+    watch.lap("test")
+    return Start(before, personal, down_bytes, watch)
 
 
-def end_visit(
-    client: ClientModule, start: Start, fit_seconds: float, algorithm: Algorithm, server: Server
-) -> VisitResult:
+def test_participant(client: ClientModule, algorithm: Algorithm, server: Server) -> Tensor:
+    """The sums of the client's test. In a round without tests (`loop.test_every`) they are zeros."""
+    if client.is_tested:
+        return algorithm.test(client, server)
+    return torch.zeros(len(client.task.sums), dtype=torch.float64, device=client.vector.device)
+
+
+def end_visit(client: ClientModule, start: Start, algorithm: Algorithm, server: Server) -> VisitResult:
     """Test the trained model, and take out the client's upload, report and state."""
-    trained = perf_counter()
     client.visits += 1
-    after = algorithm.test(client, server).tolist()
-    tested = perf_counter()
+    tested = test_participant(client, algorithm, server)
+    start.watch.lap("test")
     mask = masks.pack(client.mask)
     upload = _without_aliases(algorithm.upload(client, server), client)
     state = client.dump_state()
-    phases = {
-        "download": start.download_seconds,
-        "test": start.test_seconds + tested - trained,
-        "fit": fit_seconds,
-        "upload": perf_counter() - tested,
-    }
+    start.watch.lap("upload")
+    before, after, personal, (loss,), *sent = read(
+        start.before, tested, start.personal, client.loss_total[None], *(count[None] for count in upload.count_sent())
+    )
+    phases = start.watch.read()
     report = VisitReport(
-        before=start.before,
+        before=before,
         after=after,
-        personal=start.personal,
-        loss_sum=float(client.loss_total),
+        personal=[int(count) for count in personal],
+        loss_sum=loss,
         samples=client.samples_seen,
-        up_bytes=upload.count_bytes(),
+        up_bytes=upload.count_bytes([number for (number,) in sent]),
         down_bytes=start.down_bytes,
         seconds=sum(phases.values()),
     )
     return VisitResult(client.id, state, upload, report, mask, phases, _divergence(report, state))
+
+
+def read(*tensors: Tensor) -> list[list[float]]:
+    """The numbers in some small tensors. The host waits for a GPU once."""
+    if not any(tensor.is_cuda for tensor in tensors):
+        return [tensor.tolist() for tensor in tensors]
+    device = next(tensor.device for tensor in tensors if tensor.is_cuda)
+    flat = torch.cat([tensor.double().to(device) for tensor in tensors]).tolist()
+    ends = list(itertools.accumulate(len(tensor) for tensor in tensors))
+    return [flat[end - len(tensor) : end] for tensor, end in zip(tensors, ends, strict=True)]
 
 
 def _divergence(report: VisitReport, state: State) -> str | None:

@@ -9,7 +9,6 @@ Algorithms notice nothing of it.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +26,7 @@ from pfl_lightning.engine.engine import Invitation, VisitResult
 from pfl_lightning.engine.pausable import PausableCall
 from pfl_lightning.engine.per_sample import require_per_sample
 from pfl_lightning.engine.sequential import Sequential, end_visit, naming_divergence, start_visit
+from pfl_lightning.engine.stopwatch import Stopwatch
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.flat_model import Loss
@@ -111,12 +111,14 @@ class Vectorized(Sequential):
             for client, number in zip(clients, group, strict=True):
                 with client.own_rng(), naming_divergence(client):
                     starts.append(start_visit(client, invite(number), self.algorithm, server))
-            started = time.perf_counter()
+            together = Stopwatch(self.vectors.device)
             self.fit(clients, lambda client: self.algorithm.fit(client, server))
-            seconds = (time.perf_counter() - started) / len(clients)
+            together.lap("fit")
             for client, start in zip(clients, starts, strict=True):
+                start.watch.lap(None)
+                start.watch.add(together, 1 / len(clients))
                 with client.own_rng():
-                    result = end_visit(client, start, seconds, self.algorithm, server)
+                    result = end_visit(client, start, self.algorithm, server)
                 yield result
 
     def fit(self, clients: Sequence[LockstepClient], work: Callable[[ClientModule], None]) -> None:

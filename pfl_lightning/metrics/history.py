@@ -38,13 +38,18 @@ class History:
     the model of `before` on validation samples. `held_out_…` are clients that never take part in training.
     """
 
-    def __init__(self, task: Task, layout: Layout, data: FederatedData, finetuned: bool) -> None:
+    def __init__(
+        self, task: Task, layout: Layout, data: FederatedData, finetuned: bool, evaluated: Sequence[int] | None = None
+    ) -> None:
         self.task, self.layout, self.finetuned = task, layout, finetuned
         self.num_clients = num_clients = data.num_clients
         self.held_out = np.zeros(num_clients, dtype=bool)
         self.held_out[data.held_out.numpy()] = True
         self.testable = data.test_sizes.numpy() > 0
         self.validated = data.validation_sizes.numpy() > 0
+        self.evaluated = np.arange(num_clients) if evaluated is None else np.array(evaluated)
+        """The clients that evaluations test, ascending."""
+        self._in_sample = np.isin(np.arange(num_clients), self.evaluated)
         metric, better = next(iter(task.better.items()))
         self.choice = ValidationChoice(metric, better, num_clients)
         self.best = Best(task.better, num_clients)
@@ -79,7 +84,13 @@ class History:
             [self._names[key] for key in group if key.average != "pooled" or key.metric not in self.task.unpooled]
             for group in (keys, evaluated, global_keys, held_out if self.held_out.any() else [])
         ]
+        facts += ["all_clients"] if self._is_sample else []
         return ["seconds", "samples", "train_loss", *columns[0], *facts, *columns[1], *columns[2], *columns[3]]
+
+    @property
+    def _is_sample(self) -> bool:
+        """Whether evaluations test only some of the clients."""
+        return len(self.evaluated) < self.num_clients
 
     def record_round(
         self,
@@ -89,6 +100,7 @@ class History:
         evaluation: np.ndarray | None,
         seconds: float,
         phases: dict[str, float],
+        tested: bool = True,
     ) -> RoundRecord:
         """Enter a round that is complete.
 
@@ -96,19 +108,20 @@ class History:
             round_: its number.
             cohort: its participants.
             reports: their reports.
-            evaluation: the sums of all clients at `EVALUATED`, [clients, moments, sums], if there was an evaluation.
+            evaluation: the sums of the evaluated clients at `EVALUATED`, [clients, moments, sums], if there was one.
             seconds: the duration of the round.
             phases: this rank's seconds per phase.
+            tested: whether the participants were tested.
         """
         record = RoundRecord(round_, self._totals(reports), cohort=list(cohort))
         metrics: dict[MetricKey, float] = {}
-        for moment in VISITED:
-            tested = self.testable[np.array(cohort)]
-            values, columns = summarize(self.task, reports.rows[moment], tested, moment)
+        for moment in VISITED if tested else ():
+            values, columns = summarize(self.task, reports.rows[moment], self.testable[np.array(cohort)], moment)
             metrics |= columns
             record.per_client |= {f"{name}_{moment}": v for name, v in values.items()}
             self.best.enter_clients("participants", moment, values, cohort)
-        self.latest_after[np.array(cohort)] = reports.rows["after"]
+        if tested:
+            self.latest_after[np.array(cohort)] = reports.rows["after"]
         for name, totals in self.client_totals.items():
             totals[np.array(cohort)] += 1 if name == "visits" else reports.rows[name][:, 0].astype(np.int64)
         if evaluation is not None:
@@ -148,7 +161,7 @@ class History:
     @property
     def _choosers(self) -> np.ndarray:
         """The clients that an evaluation tests on both kinds of samples."""
-        return self.validated & self.testable & ~self.held_out
+        return self.validated & self.testable & self._in_sample & ~self.held_out
 
     def _tested(self) -> tuple[Moment, ...]:
         finetuned: tuple[Moment, ...] = ("finetuned",) if self.finetuned else ()
@@ -156,6 +169,10 @@ class History:
         return (*VISITED, *finetuned, *validation)
 
     def _evaluation(self, record: RoundRecord, sums: np.ndarray) -> dict[MetricKey, float]:
+        if self._is_sample:
+            record.scalars["all_clients"] = len(self.evaluated)
+            rows, sums = sums, np.full((self.num_clients, *sums.shape[1:]), np.nan)
+            sums[self.evaluated] = rows
         tables: dict[Moment, np.ndarray] = {moment: sums[:, i] for i, moment in enumerate(EVALUATED)}
         tables["after"] = self.latest_after
         trained = ~np.isnan(self.latest_after).all(axis=1)
@@ -163,7 +180,7 @@ class History:
         of_clients: dict[str, Values] = {}
         for moment in (*self._tested(), "global"):
             has_samples = self.validated if moment == "validation" else self.testable
-            tested = has_samples & ~self.held_out & (trained if moment == "after" else True)
+            tested = has_samples & self._in_sample & ~self.held_out & (trained if moment == "after" else True)
             values, averages = summarize(self.task, tables[moment], tested, moment, "all")
             columns |= averages
             of_clients[moment] = values
@@ -171,7 +188,7 @@ class History:
                 record.per_client |= {f"all_{name}_{moment}": v for name, v in values.items()}
             if moment in ("before", "finetuned"):
                 self.best.enter_clients("all", moment, values, tested=tested)
-                tested = self.testable & self.held_out
+                tested = self.testable & self._in_sample & self.held_out
                 columns |= summarize(self.task, tables[moment], tested, moment, "held_out")[1]
         if "validation" in of_clients:
             self.choice.enter(record.round, columns, self._names, of_clients)
@@ -220,6 +237,7 @@ class History:
             "seconds": self.seconds,
             "up_bytes": self.up_bytes,
             "down_bytes": self.down_bytes,
+            **({"evaluated_clients": len(self.evaluated)} if self._is_sample else {}),
             **self.best.summary(),
             **({"best_by_validation": self.choice.summary(self._choosers)} if self.validated.any() else {}),
         }

@@ -44,6 +44,8 @@ class LocalTraining:
     channels_last: bool = True
     lr_factor: Callable[[int], float] | None = None
     """The factor of the learning rate in a round. None: always 1."""
+    tests: Callable[[int], bool] | None = None
+    """Whether participants are tested in a round. None: always."""
     finetune_lr: float | None = None
     """The learning rate of fine-tuning. None: the method's own."""
     finetune_part: Literal["all", "head", "body"] | None = None
@@ -81,6 +83,7 @@ class ClientModule(FlatModel):
         self.stop, self.on_stop = stop or StopSignals(), on_stop
         self.memory: dict[str, Tensor] = {}
         self.id, self.round, self.visits, self.weight = -1, 0, 0, 0.0
+        self._counted: tuple[Tensor, int, int] | None = None
         self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
         self.train_indices = torch.empty(0, dtype=torch.int64)
         self.finetune_rate: float | None = None
@@ -120,7 +123,8 @@ class ClientModule(FlatModel):
         self.mask.zero_()
         self.memory, self.visits = {}, 0
         if state is not None:
-            self._unpack(to_device(state, self.vector.device))
+            self.visits = int(state["visits"])
+            self._unpack(to_device({name: t for name, t in state.items() if name != "visits"}, self.vector.device))
         seed = derive_seed(self.seed, "client", round_, client)
         self.seed_rng(seed)
         if self.task.hooks.active:  # code of a user's may draw from these as well
@@ -128,24 +132,33 @@ class ClientModule(FlatModel):
             np.random.seed(seed % 2**32)
 
     def _unpack(self, state: State) -> None:
-        self.visits = int(state["visits"])
         self.memory = {name.removeprefix(MEMORY): t for name, t in state.items() if name.startswith(MEMORY)}
         if "mask" in state:
             self.mask.copy_(masks.unpack(state["mask"], self.layout.size))
-            self.vector[masks.indices(self.mask)] = state["personal"]
+            if self.vector.is_cuda:
+                self.vector.masked_scatter_(self.mask, state["personal"])
+            else:
+                self.vector[masks.indices(self.mask)] = state["personal"]
 
     def dump_state(self) -> State:
         """Everything the client keeps until its next visit: personal entries, mask, memory. Nothing is aliased."""
         state = {MEMORY + name: tensor for name, tensor in self.memory.items()}
         state["visits"] = torch.tensor(self.visits)
-        if self.mask.any():
+        if count := self.count_personal():
             state["mask"] = masks.pack(self.mask)
-            state["personal"] = self.vector[masks.indices(self.mask)]
+            state["personal"] = self.vector[masks.indices(self.mask, count)]
         return to_host(state)
+
+    def count_personal(self) -> int:
+        """The number of personal entries. It is counted once for each change of the mask."""
+        now = self.mask._version
+        if self._counted is None or self._counted[0] is not self.mask or self._counted[1] != now:
+            self._counted = self.mask, now, int(self.mask.count_nonzero())
+        return self._counted[2]
 
     def receive(self, vector: Tensor) -> None:
         """Take all entries from `vector` [S], except the personal ones."""
-        if self.mask.any():
+        if self.count_personal():
             masks.merge(self.vector, self.mask, vector)
         else:
             self.vector.copy_(vector)
@@ -158,6 +171,7 @@ class ClientModule(FlatModel):
         indices = self.train_indices
         shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
         order = indices[torch.randperm(len(indices), generator=shuffle)][: math.ceil(fraction * len(indices))]
+        order = self.data.place_indices(order)
         for step, batch in enumerate(split_batches(order, self.local.batch_size)):
             if len(batch):
                 self.check_for_stop()
@@ -225,6 +239,11 @@ class ClientModule(FlatModel):
             if restore:
                 restore()
             self.record_step(value, batch)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the client is tested before and after its training in this round."""
+        return self.local.tests is None or self.local.tests(self.round)
 
     def test(self) -> Tensor:
         """The task's sums over the client's test data, for the present model."""

@@ -126,9 +126,18 @@ def iou(a: Tensor, b: Tensor) -> float:
     return int((a & b).count_nonzero()) / union if union else 1.0
 
 
-def indices(mask: Tensor) -> Tensor:
-    """Where the mask is True, int64; on CPUs numpy is several times faster than `nonzero`."""
-    return mask.nonzero().flatten() if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
+def indices(mask: Tensor, count: int | None = None) -> Tensor:
+    """Where the mask is True, int64, ascending.
+
+    Args:
+        mask: bool [n].
+        count: the number of True entries, if it is known. With it the host does not wait for a GPU.
+    """
+    if not mask.is_cuda:  # numpy is several times faster than `nonzero`
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    if count is None:
+        return mask.nonzero().flatten()
+    return mask.to(torch.uint8).argsort(descending=True, stable=True)[:count]
 
 
 def pack(mask: Tensor) -> Tensor:

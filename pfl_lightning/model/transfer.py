@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pfl_lightning.foundation.pinned import send
+
 
 def to_device(state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Copies on the device. A GPU fetches them from pinned memory by itself, while this process goes on."""
     if device.type != "cuda":
         return {name: tensor.to(device, copy=True) for name, tensor in state.items()}
-    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in state.items()}
+    return {name: send(tensor, device) for name, tensor in state.items()}
 
 
 def to_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -67,9 +67,8 @@ class Classification(NetTask):
         """The amounts that these logits [N, C] add to each of `sums`. Log-probabilities are logits too."""
         correct = (logits.argmax(1) == y).sum()
         loss = cross_entropy(logits, y, reduction="sum")
-        return torch.stack(
-            [correct.double(), loss.double(), torch.tensor(float(len(y)), dtype=torch.float64, device=loss.device)]
-        )
+        count = torch.full((), float(len(y)), dtype=torch.float64, device=loss.device)
+        return torch.stack([correct.double(), loss.double(), count])
 
     @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

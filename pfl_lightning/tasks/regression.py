@@ -57,7 +57,7 @@ class Regression(NetTask):
         outputs = self.net(x)
         self.observe(outputs, y)
         squares = (outputs.double() - y.double()).square().sum()
-        return torch.stack([squares, squares.new_tensor(float(y.numel()))])
+        return torch.stack([squares, squares.new_full((), float(y.numel()))])
 
     @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -103,6 +103,7 @@ def test_points_of_training():
     assert points.mean(0).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
     assert points.var(0).tolist() == pytest.approx([1 / 18] * 3, abs=0.006)
     head.radius.fill_(0.2)
+    head.train()
     away = torch.stack([head.draw() for _ in range(4000)]) - head.center
     lengths = away.abs().sum(1)
     assert float(lengths.max()) <= 0.2 + 1e-6

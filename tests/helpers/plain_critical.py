@@ -57,7 +57,9 @@ def run_rounds(algorithm: Algorithm, rounds: int, participation: float, world: i
             cohorts.append(record.cohort)
             servers.append(loop.server.vector.numpy().copy())
             models = {}
-            for client in clients_to_evaluate(loop.store.home, fabric.global_rank, fabric.world_size):
+            for _, client in clients_to_evaluate(
+                loop.evaluated, loop.store.home, fabric.global_rank, fabric.world_size
+            ):
                 open_client(loop, client)
                 algorithm.personalize(loop.engine.client, loop.server)
                 models[client] = loop.engine.client.vector.numpy().copy(), loop.engine.client.mask.numpy().copy()

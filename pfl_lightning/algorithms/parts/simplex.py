@@ -36,6 +36,13 @@ class SimplexHead(nn.Module):
         self.bias = head.bias
         self.register_buffer("center", torch.full((endpoints,), 1 / endpoints))
         self.register_buffer("radius", torch.tensor(WHOLE))
+        self._whole = True
+
+    @override
+    def train(self, mode: bool = True) -> SimplexHead:
+        if mode:  # read once for a whole training: at every step the host would wait for a GPU
+            self._whole = bool(self.radius < 0)
+        return super().train(mode)
 
     @override
     def forward(self, z: Tensor) -> Tensor:
@@ -46,7 +53,7 @@ class SimplexHead(nn.Module):
     def draw(self) -> Tensor:
         """A point α [M] to train at. Around a center it may leave the simplex a little, as the authors' does."""
         direction = torch.empty_like(self.center).exponential_()
-        if self.radius < 0:
+        if self._whole:
             return direction / direction.sum()
         sign = torch.empty_like(direction).bernoulli_(0.5).mul_(2).sub_(1)
         distance = self.radius * torch.rand_like(self.radius)
