@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pfl_lightning.metrics.record import RoundRecord
     from pfl_lightning.model.client import ClientModule
     from pfl_lightning.nets.net import Net
+    from pfl_lightning.notebook.fit import fit
+    from pfl_lightning.notebook.result import FitResult
     from pfl_lightning.store.config import StoreConfig
     from pfl_lightning.tasks.classification import Classification
     from pfl_lightning.tasks.regression import Forecasting, Regression
@@ -36,6 +38,8 @@ _HOMES = {
     "pfl_lightning.metrics.record": ("RoundRecord",),
     "pfl_lightning.model.client": ("ClientModule",),
     "pfl_lightning.nets.net": ("Net",),
+    "pfl_lightning.notebook.fit": ("fit",),
+    "pfl_lightning.notebook.result": ("FitResult",),
     "pfl_lightning.store.config": ("StoreConfig",),
     "pfl_lightning.tasks.classification": ("Classification",),
     "pfl_lightning.tasks.regression": ("Forecasting", "Regression"),
@@ -52,6 +56,7 @@ __all__ = [
     "Exchange",
     "FederatedData",
     "FederatedFabricLoop",
+    "FitResult",
     "Forecasting",
     "LoopConfig",
     "Net",
@@ -64,6 +69,7 @@ __all__ = [
     "Task",
     "Upload",
     "Uploads",
+    "fit",
     "load_client",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pfl_lightning.checkpoint.sealed import Unusable, read_sealed, write_sealed
@@ -19,10 +19,12 @@ class Marker:
     """The resolved config with which the run was started or last resumed, YAML."""
     has_checkpoint: bool = False
     """Whether the run has completed a checkpoint. If there is none now, somebody has removed them."""
+    code: tuple[str, ...] = ()
+    """Folders in which the user's own classes were found."""
 
     def write(self, run_dir: Path) -> None:
         """Write run.json. Raises an `OSError`."""
-        write_sealed(run_dir / MARKER_NAME, {"config": self.config, "has_checkpoint": self.has_checkpoint})
+        write_sealed(run_dir / MARKER_NAME, asdict(self))
 
 
 def read_marker(run_dir: Path) -> Marker | None:
@@ -33,7 +35,7 @@ def read_marker(run_dir: Path) -> Marker | None:
     content = read_sealed(path)
     if not isinstance(content.get("config"), str) or not isinstance(content.get("has_checkpoint"), bool):
         raise Unusable(f"{MARKER_NAME} was not written by pfl_lightning")
-    return Marker(content["config"], content["has_checkpoint"])
+    return Marker(content["config"], content["has_checkpoint"], tuple(map(str, content.get("code", ()))))
 
 
 def note_checkpoint(run_dir: Path) -> None:
@@ -41,4 +43,4 @@ def note_checkpoint(run_dir: Path) -> None:
     with suppress(OSError, Unusable):
         marker = read_marker(run_dir)
         if marker is not None and not marker.has_checkpoint:
-            Marker(marker.config, has_checkpoint=True).write(run_dir)
+            replace(marker, has_checkpoint=True).write(run_dir)

@@ -137,7 +137,7 @@ def _import(key: str, name: str) -> Any:
         if module is not None:
             break
     else:
-        raise ConfigError(f"{key}: no module {parts[0]} in {os.getcwd()} or on Python's path")
+        raise ConfigError(f"{key}: no module {parts[0]} beside the config, in {os.getcwd()} or on Python's path")
     found = module
     for part in parts[length:]:
         if not hasattr(found, part):

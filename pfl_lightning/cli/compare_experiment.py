@@ -13,15 +13,16 @@ from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.experiment_file import experiment_from
 from pfl_lightning.compare.file_layers import layered, with_variant
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.shipped import find_config
 
 
 def experiment_of(options: Any) -> Experiment:
     """The experiment in a file, or the one that `--methods` and `--config` describe."""
     if options.experiment:
-        path = Path(options.experiment)
+        path = find_config(Path(options.experiment))
         content = with_variant(layered(config_files(path)), options.variant, path.stem)
     else:
-        path = Path(options.config)
+        path = find_config(Path(options.config))
         methods = {label.rpartition(".")[2]: _own_class(label) for label in options.methods}
         content = {"base": str(path.resolve()), "methods": methods, "seeds": options.seeds or [0]}
         content["report"] = {"metric": options.metric} if options.metric else {}

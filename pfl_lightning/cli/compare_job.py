@@ -26,6 +26,7 @@ from pfl_lightning.compare.runner import Stopped
 from pfl_lightning.compare.session import Session
 from pfl_lightning.foundation.atomic_files import make_folder
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.shipped import find_config
 from pfl_lightning.foundation.signals import StopSignals
 
 
@@ -34,7 +35,8 @@ class CompareJob:
 
     def __init__(self, options: Any, stop: StopSignals) -> None:
         self.options, self.stop = options, stop
-        beside = [str(Path(options.experiment).resolve().parent)] if options.experiment else []
+        named = [Path(text) for text in (options.experiment, options.config) if text]
+        beside = [str(find_config(path).resolve().parent) for path in named]
         self.python_path = [*beside, os.getcwd()]  # a user's own classes live there
         sys.path[:0] = self.python_path
         self.experiment = experiment_of(options)

@@ -52,9 +52,10 @@ def export(options: Any, status: Status) -> int:
     if not (options.client or options.all or options.global_model or options.best):
         raise ConfigError("client: missing; use --client NUMBER, --all, --global or --best")
     status.say("opening the run")
-    from pfl_lightning.cli.saved_run import open_run, quiet_torch
+    from pfl_lightning.cli.saved_run import open_run
     from pfl_lightning.export.export import export_client, export_global
     from pfl_lightning.export.onnx_file import require_onnx
+    from pfl_lightning.foundation.torch_state import quiet_torch
 
     if options.onnx:
         require_onnx()

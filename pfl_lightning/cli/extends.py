@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.shipped import find_config
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,18 +42,33 @@ def options(argv: list[str]) -> Iterator[tuple[str, str | None]]:
         yield option, path
 
 
-def config_files(path: Path, above: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The contents of a config file and of all files it extends, the most general one first."""
+def config_files(path: Path) -> list[dict[str, Any]]:
+    """The contents of a config file and of all files it extends, the most general one first.
+
+    Args:
+        path: the file, or the name of a config of the package.
+    """
+    return [content for _, content in _with_extended(find_config(path))]
+
+
+def config_paths(path: Path) -> list[Path]:
+    """A config file and all files it extends, the most general one first."""
+    return [path for path, _ in _with_extended(find_config(path))]
+
+
+def _with_extended(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
     if path.resolve() in above:
         raise ConfigError(f"extends: {path} extends itself, by way of {' → '.join(p.name for p in above)}")
     content = read(path)
     parent = content.pop("extends", None)
     if parent is None:
-        return [content]
+        return [(path, content)]
     base = path.parent / str(parent)
     if not base.is_file():
-        raise ConfigError(f"extends: {path} names {parent}, but there is no file {base}")
-    return [*config_files(base, (*above, path.resolve())), content]
+        base = find_config(Path(str(parent)))
+    if not base.is_file():
+        raise ConfigError(f"extends: {path} names {parent}, but there is no file {path.parent / str(parent)}")
+    return [*_with_extended(base, (*above, path.resolve())), (path, content)]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -61,7 +77,8 @@ def read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         reason = "it is not a text file" if isinstance(error, UnicodeDecodeError) else _reason(error)
-        raise ConfigError(f"config: cannot read {path}: {reason}") from error
+        hint = "; pfl-fit --configs lists the configs of the package" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"config: cannot read {path}: {reason}{hint}") from error
     return parse_yaml(text, str(path))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from importlib import resources
@@ -12,6 +11,7 @@ import pfl_lightning
 from pfl_lightning.cli.boundary import guard, let_rank_zero_report, take_traceback_option
 from pfl_lightning.cli.status import Status, is_first_process
 from pfl_lightning.foundation.errors import ConfigError, RunError
+from pfl_lightning.foundation.shipped import SBATCH, list_configs
 from pfl_lightning.foundation.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
         from pfl_lightning.cli.help import asked_help, class_help
         from pfl_lightning.cli.job import Job
         from pfl_lightning.cli.launch import launch, make_fabric
+        from pfl_lightning.cli.own_code import add_to_path, own_folders
 
-        sys.path.insert(0, os.getcwd())  # a user's own classes live in files beside their configs
+        add_to_path(own_folders(argv))
         if question := asked_help(argv):
             status.clear()
             print(class_help(*question), end="")
@@ -69,9 +70,13 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
 
 
 def _quick_answer(argv: list[str]) -> str:
-    """The answer to `--version` and `--help`, without the seconds that importing torch takes."""
+    """The answer to `--version`, `--help`, `--configs` and `--sbatch`, without the seconds that torch takes."""
     if "--version" in argv:
         return f"pfl-fit {pfl_lightning.__version__}\n"
+    if "--configs" in argv:
+        return list_configs()
+    if "--sbatch" in argv:
+        return f"{SBATCH}\n"
     if "--help" in argv or "-h" in argv:
         return resources.files("pfl_lightning.cli").joinpath("help.txt").read_text(encoding="utf-8")
     return ""

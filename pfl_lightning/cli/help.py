@@ -20,7 +20,7 @@ EXAMPLES = """\
 Train a personalized federation. A value on the command line wins over one in a file.
 
 examples:
-  pfl-fit --config configs/fedobp_fashion10k.yaml
+  pfl-fit --config fedobp_fashion10k
   pfl-fit --algorithm FedAvg --loop.rounds 20 --loop.participation 0.1
   pfl-fit --algorithm Ditto --algorithm.lam 0.5 --task.optimizer.lr 0.05
 
@@ -38,6 +38,8 @@ all settings of a class:
 
 about the command:
   --version                        print the version
+  --configs                        list the configs of the package, which --config takes by name
+  --sbatch                         print the path of the script for SLURM
   --traceback                      show where an unexpected error comes from
 """
 EXIT_CODES = """\

@@ -62,7 +62,7 @@ class LoggerPlan:
         return made
 
     def _instantiate(self, path: str, settings: dict[str, Any], extra: dict[str, Any]) -> Logger:
-        entry = Namespace(class_path=path, init_args=Namespace(**settings))
+        entry = Namespace(class_path=path, init_args=Namespace(**settings))  # type: ignore[no-untyped-call]
         if extra:
             entry.dict_kwargs = extra
         try:

@@ -49,10 +49,11 @@ def personalize_new(options: Any, status: Status) -> int:
     """Write the model of the new client; returns the exit code."""
     require(0 <= options.test_share < 1, "test-share", options.test_share, "a number from 0 up to, not including, 1")
     status.say("opening the run")
-    from pfl_lightning.cli.saved_run import open_run, quiet_torch
+    from pfl_lightning.cli.saved_run import open_run
     from pfl_lightning.export.new_data import read_new_client
     from pfl_lightning.export.onnx_file import require_onnx
     from pfl_lightning.export.personalize import personalize
+    from pfl_lightning.foundation.torch_state import quiet_torch
 
     if options.onnx:
         require_onnx()

@@ -90,8 +90,9 @@ def forecast(run: RunData, trust: bool, notes: list[str]) -> list[Forecast]:
     """Predictions of a few clients if the run predicts numbers. A reason why there are none is added to `notes`."""
     if run.class_names or not run.facts:
         return []
-    from pfl_lightning.cli.saved_run import open_run, quiet_torch
+    from pfl_lightning.cli.saved_run import open_run
     from pfl_lightning.export.forecast import forecast_client
+    from pfl_lightning.foundation.torch_state import quiet_torch
 
     try:
         saved = open_run(run.path, trust)

@@ -14,8 +14,9 @@ from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_pa
 from pfl_lightning.checkpoint.marker import MARKER_NAME, Marker, read_marker
 from pfl_lightning.checkpoint.resume import latest_readable
 from pfl_lightning.checkpoint.sealed import Unusable
+from pfl_lightning.cli.own_code import add_to_path
 from pfl_lightning.cli.run_dir import USE_ANOTHER, check_directory, check_free, content
-from pfl_lightning.cli.trust import require_trust
+from pfl_lightning.cli.trust import is_trusted, require_trust
 from pfl_lightning.foundation.errors import ConfigError
 
 AUTO = "auto"
@@ -35,7 +36,20 @@ def stored_config(argv: list[str]) -> list[str]:
     stored: dict[str, Any] = yaml.safe_load(_latest_manifest(path).config) or {}
     config = {key: stored[key] for key in STORED_KEYS if key in stored}
     require_trust(config, path, argv)
+    add_to_path(stored_folders(argv))
     return ["--config", yaml.safe_dump(config)]
+
+
+def stored_folders(argv: list[str]) -> list[str]:
+    """For `--resume DIR --trust`: the folders in which that run found the user's own classes."""
+    run_dir = _resume_option(argv)
+    if run_dir in (None, AUTO) or not is_trusted(argv):
+        return []
+    try:
+        marker = read_marker(Path(run_dir or ""))
+    except Unusable:
+        return []
+    return list(marker.code) if marker else []
 
 
 def resumed_run_dir(config: Namespace) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from pfl_lightning.cli.parser import build_parser, instantiate, parse
 from pfl_lightning.export.saved_run import SavedRun
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.seeds import derive_seed
+from pfl_lightning.foundation.torch_state import quiet_torch
 from pfl_lightning.loop import FederatedFabricLoop
 
 
@@ -38,8 +37,6 @@ def load_client(run: str | Path, client: int | str, *, finetuned: bool = False, 
         [N, H, W, C]. Its outputs are those of the run's own test.
     """
     saved = open_run(run, trust)
-    if finetuned and not saved.loop.config.finetune_epochs:
-        raise ConfigError("finetuned: the run has loop.finetune_epochs 0, so it has no fine-tuned models")
     with quiet_torch():
         return saved.predictor(saved.number_of(client), finetuned)
 
@@ -65,18 +62,6 @@ def open_run(run: str | Path, trust: bool = False) -> SavedRun:
         config = replace(parts["loop"], clients_per_step=1, ranks_per_client=1, compile=None)
         loop = FederatedFabricLoop(fabric, parts["task"], parts["algorithm"], parts["data"], config, settings.seed)
         return SavedRun(path, loop, manifest, yaml.safe_load(manifest.config))
-
-
-@contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Leave torch's random state and number of threads as they were."""
-    threads = torch.get_num_threads()
-    try:
-        with torch.random.fork_rng([]):
-            torch.set_num_threads(1)
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _settings(parser: ArgumentParser, run: Path, trust: bool) -> Namespace:

@@ -148,7 +148,7 @@ class Training:
         job = self.job
         try:
             job.directory.remove_leftovers()
-            Marker(job.config_text, has_checkpoint=bool(begun)).write(job.run_dir)
+            Marker(job.config_text, has_checkpoint=bool(begun), code=tuple(job.code)).write(job.run_dir)
             write_text(job.run_dir / "config.yaml", job.config_text)
             save_partition(job.data, job.run_dir / "partition.safetensors")
         except OSError as error:
@@ -167,7 +167,9 @@ class Training:
         )
         self._monitor = monitor
         figures = {} if begun else {"partition": draw_partition(job.data.label_counts())}
-        settings = flatten({key: value for key, value in yaml.safe_load(job.config_text).items() if key not in UNLOGGED})
+        settings = flatten(
+            {key: value for key, value in yaml.safe_load(job.config_text).items() if key not in UNLOGGED}
+        )
         saved = checkpoints.loaded_results
         for warning in monitor.start(header, job.config_text, figures, begun, saved, settings):
             checkpoints.warn(warning)

@@ -13,8 +13,8 @@ from pathlib import Path
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
 from pfl_lightning.foundation.errors import ConfigError, RunError
+from pfl_lightning.foundation.shipped import SBATCH
 
-SCRIPT = Path(__file__).parents[2] / "tools/slurm/pfl_fit.sbatch"
 LARGEST_ARRAY = 1000
 """SLURM's default MaxArraySize is 1001."""
 WRAPPER = """#!/usr/bin/env bash
@@ -44,8 +44,6 @@ def submit(
         options: more options for sbatch, as on its command line.
         env: environment of the jobs; this process' by default.
     """
-    if not SCRIPT.is_file():
-        raise ConfigError(f"slurm: {SCRIPT} is missing; run pfl-compare from a clone of the repository")
     jobs = []
     for start in range(0, len(tasks), LARGEST_ARRAY):
         part = tasks[start : start + LARGEST_ARRAY]
@@ -88,7 +86,7 @@ def _submit(
     wrapper.chmod(0o755)
     words = ["sbatch", "--parsable", f"--array=0-{len(part) - 1}", f"--job-name={name}", "--nodes=1"]
     words += [f"--ntasks-per-node={ranks}", f"--output={here.resolve()}/%a.out"]
-    words += [f"--export=ALL,PFL_FIT={wrapper.resolve()}", *shlex.split(options), str(SCRIPT)]
+    words += [f"--export=ALL,PFL_FIT={wrapper.resolve()}", *shlex.split(options), str(SBATCH)]
     return _call(words, env).strip().partition(";")[0]
 
 

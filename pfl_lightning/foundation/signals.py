@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -36,6 +39,19 @@ class StopSignals:
         """Set the signal handlers. Forked ranks inherit them."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+
+    @contextmanager
+    def noting_interrupts(self) -> Iterator[None]:
+        """Inside the block, note Ctrl-C only. A second one raises `KeyboardInterrupt`. Other threads never get it."""
+        self.armed = True
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def wait(self, seconds: float, more_than: int = 0) -> bool:
         """Wait for at most `seconds` until more than `more_than` signals have come; returns whether they have."""

@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from typing import TYPE_CHECKING, Any
 
 from pfl_lightning.foundation.atomic_files import write_text
 from pfl_lightning.foundation.errors import ConfigError, RunError
 from pfl_lightning.metrics.record import RoundRecord
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 FILE = "loggers.json"
 Rows = Sequence[tuple[int, Mapping[str, float]]]
@@ -42,10 +43,10 @@ class RunLoggers:
         for logger in self.loggers:
             with _naming(logger, ConfigError), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Experiment logs directory")
-                _ = logger.experiment
+                _ = logger.experiment  # type: ignore[attr-defined]
                 if earlier is None:
                     logger.log_hyperparams(dict(settings))
-                elif isinstance(logger, CSVLogger):  # it begins its file again
+                elif _is_a("CSVLogger", logger):  # it begins its file again
                     for round_, values in earlier:
                         logger.log_metrics(dict(values), round_)
         self._started = True
@@ -77,8 +78,15 @@ class RunLoggers:
 
 def _finalize(logger: Logger, status: str) -> None:
     logger.finalize(status)
-    if isinstance(logger, WandbLogger):  # otherwise W&B writes at Python's exit, which a forked rank never reaches
-        logger.experiment.finish(int(status != "success"))
+    if _is_a("WandbLogger", logger):  # otherwise W&B writes at Python's exit, which a forked rank never reaches
+        logger.experiment.finish(int(status != "success"))  # type: ignore[attr-defined]
+
+
+def _is_a(name: str, logger: Logger) -> bool:
+    """Whether a logger is of this class of Lightning, which takes long to import."""
+    from lightning.pytorch import loggers
+
+    return isinstance(logger, getattr(loggers, name))
 
 
 def write_identities(run_dir: Path, loggers: Sequence[Logger]) -> None:

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pfl_lightning.cli import fit
 from pfl_lightning.monitor import read_metrics
-from tests.helpers.tiny_runs import fit_images, write_images, image_options
+from tests.helpers.tiny_runs import fit_images, image_options, write_images
 
 COUNTER = """
 from pathlib import Path
@@ -73,8 +73,14 @@ def test_a_logger_writes_elsewhere_if_it_is_told_to(tmp_path):
         (["--loggers", "[3]"], "loggers: 3 is not allowed; use the name of a class, or class_path and init_args"),
         (["--loggers", "broken.Mine"], "loggers: importing broken failed: broken.py, line 1: ZeroDivisionError"),
         (["--callbacks", "FedAvg"], "callbacks: no class FedAvg; use "),
-        (["--callbacks", "{class_path: EarlyStopping, init_args: {patience: 0}}"], "callbacks.patience: 0 is not allow"),
-        (["--callbacks", "{class_path: EarlyStopping, init_args: {metric: acc}}"], "callbacks.metric: 'acc' is not all"),
+        (
+            ["--callbacks", "{class_path: EarlyStopping, init_args: {patience: 0}}"],
+            "callbacks.patience: 0 is not allow",
+        ),
+        (
+            ["--callbacks", "{class_path: EarlyStopping, init_args: {metric: acc}}"],
+            "callbacks.metric: 'acc' is not all",
+        ),
         (["--callbacks", "{class_path: EarlyStopping, init_args: {metrik: acc}}"], "EarlyStopping has no such option"),
     ],
 )

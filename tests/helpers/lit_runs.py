@@ -34,7 +34,7 @@ def lit_loop(
     fabric: Fabric, module: Any, algorithm: Algorithm, data: FederatedData, **config: Any
 ) -> FederatedFabricLoop:
     data.setup(1)
-    settings = {"rounds": 2, "participation": 0.6, "local_epochs": 2, "batch_size": 8, "eval_every": 2, **config}
+    settings = {"rounds": 2, "participation": 0.4, "local_epochs": 2, "batch_size": 12, "eval_every": 2, **config}
     return FederatedFabricLoop(fabric, module, algorithm, data, LoopConfig(**settings), 1)
 
 

@@ -1,30 +1,5 @@
-"""Run a function on several CPU ranks of this machine, as a user's job would, and get every rank's answer."""
+"""Functions on several CPU ranks, which are part of the package."""
 
-from __future__ import annotations
+from pfl_lightning.testing.ranks import run_on_ranks
 
-import pickle
-from collections.abc import Callable
-from typing import Any
-
-import torch
-import torch.distributed as dist
-from lightning.fabric import Fabric
-
-from pfl_lightning.comm.forked_ranks import ForkedRanks
-
-
-def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
-    """`function(fabric)` on each rank; the list of their results."""
-    torch.set_num_threads(1)
-    if world == 1:
-        fabric = Fabric(accelerator="cpu", devices=1)
-        return [fabric.launch(function)]
-    fabric = Fabric(accelerator="cpu", devices=world, strategy=ForkedRanks())
-    answers: list[Any] = pickle.loads(fabric.launch(_gather, function))
-    return answers
-
-
-def _gather(fabric: Fabric, function: Callable[[Fabric], Any]) -> bytes:
-    answers: list[Any] = [None] * fabric.world_size
-    dist.all_gather_object(answers, function(fabric))
-    return pickle.dumps(answers)  # tensors would travel as handles to a process that has ended
+__all__ = ["run_on_ranks"]

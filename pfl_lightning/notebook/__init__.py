@@ -1,0 +1,1 @@
+"""Training from Python and notebooks with one call."""
