@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import itertools
 from typing import Any
 
@@ -13,8 +15,12 @@ from lightning.fabric import Fabric
 from pfl_lightning.algorithms import FedAvg, FedCAC
 from pfl_lightning.algorithms.parts.collaboration import count_bits, group_weights, overlap_matrix, partners, threshold
 from pfl_lightning.comm.uploads import Upload
+from pfl_lightning.data import IID, Fashion10k
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
+from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.model import masks
+from pfl_lightning.nets import MLP
+from pfl_lightning.tasks import Classification
 from tests.helpers.plain_critical import assert_equal_to_plain, plain_groups, two_tensor_loop
 from tests.helpers.ranks import run_on_ranks
 from tests.helpers.toy import toy_loop
@@ -203,3 +209,31 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
     with pytest.raises(ConfigError) as error:
         FedCAC(**settings)
     assert str(error.value) == message
+
+
+def live_bytes() -> int:
+    """Bytes of all tensors that exist in this process."""
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def test_a_round_holds_one_upload_per_client_and_no_pile_of_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the last reply a client has an upload (1 model), its state before and after the visit (½ each) and masks."""
+    sizes = {}
+    for clients in (3, 9):
+        data = Fashion10k(num_clients=clients, partition=IID())
+        data.setup(0)
+        task = Classification(functools.partial(MLP, hidden=(16,)), lambda p: torch.optim.SGD(p, lr=0.01))
+        loop = FederatedFabricLoop(one_rank(), task, FedCAC(), data, LoopConfig(batch_size=5000, eval_every=0))
+        loop.round()
+        reply, base = loop.store.reply, live_bytes()
+
+        def last(client: int, *news: Any, final: int = clients - 1, reply: Any = reply, base: int = base) -> None:
+            reply(client, *news)
+            if client == final:
+                sizes[final + 1] = (live_bytes() - base) / (4 * loop.server.layout.size)  # noqa: B023
+
+        monkeypatch.setattr(loop.store, "reply", last)
+        loop.round()
+    assert (sizes[9] - sizes[3]) / 6 < 1.8  # the state before the visit is in `base`
