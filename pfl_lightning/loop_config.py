@@ -55,6 +55,8 @@ class LoopConfig:
     order. Results differ by rounding."""
     compile: str | None = None
     """Backend of torch.compile for the net, such as inductor; null disables compilation."""
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """Mode of the backend inductor. reduce-overhead uses CUDA graphs, for small models on GPUs."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -78,6 +80,8 @@ class LoopConfig:
         fine = sample is None or (sample >= 1 if isinstance(sample, int) else 0 < sample <= 1)
         require(fine, "eval_clients", sample, "a whole number >= 1, a fraction above 0 and up to 1, or null")
         self._check_rates()
+        plain = self.compile_mode == "default" or self.compile == "inductor"
+        require(plain, "compile_mode", self.compile_mode, "default, or compile: inductor, the backend that has modes")
         choices = ("auto", "seconds", "samples")
         require(self.balance_by in choices, "balance_by", self.balance_by, " | ".join(choices))
         free = self.clients_per_step == 1 or self.balance_by != "seconds"

@@ -50,5 +50,5 @@ def build_engine(
         engine = Sequential(ClientModule(*parts, comm.stop, comm.leave_round), algorithm, comm)
         clients = [engine.client]
     for client in clients if config.compile else ():
-        compile_net(client, str(config.compile))
+        compile_net(client, str(config.compile), config.compile_mode)
     return engine

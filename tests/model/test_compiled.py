@@ -75,3 +75,34 @@ def test_a_task_without_a_net_is_refused():
     client = ScalarClients(FedAvg(), [1.0], [2], steps=1).loop.engine.client
     with pytest.raises(ConfigError, match=r"loop.compile: Quadratic has no net to compile; use null"):
         compile_net(client, "inductor")
+
+
+def test_a_mode_reaches_the_backend_and_changes_nothing(monkeypatch):
+    """On a CPU no graph is replayed, so any mode must give the numbers of the default one. aot_eager stands in for
+    inductor, which needs a compiler.
+    """
+    seen, compile_ = [], torch.nn.Module.compile
+
+    def compiled(net: torch.nn.Module, backend: str, mode: str | None = None) -> None:
+        seen.append((backend, mode))
+        compile_(net, backend="aot_eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    mode = "max-autotune-no-cudagraphs"
+    loop = toy_loop(one_rank(), FedAvg(), net=PlainNet, compile="inductor", compile_mode=mode, **SETTINGS)
+    loop.fit()
+    plain = toy_loop(one_rank(), FedAvg(), net=PlainNet, **SETTINGS)
+    plain.fit()
+    assert seen == [("inductor", mode)]
+    torch.testing.assert_close(loop.server.vector, plain.server.vector, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_are_refused_on_a_cpu(mode):
+    with pytest.raises(ConfigError, match=f"loop.compile_mode: {mode} uses CUDA graphs and needs a GPU; use default"):
+        toy_loop(one_rank(), FedAvg(), compile="inductor", compile_mode=mode)
+
+
+def test_a_mode_without_inductor_is_refused():
+    with pytest.raises(ConfigError, match="compile_mode: 'reduce-overhead' is not allowed; use default, or compile"):
+        toy_loop(one_rank(), FedAvg(), compile="aot_eager", compile_mode="reduce-overhead")

@@ -1,9 +1,10 @@
 """Our round against a bare SGD loop on the same shards, in the same order, with the same model, on one thread.
 
-The bare loop gets the samples as normalised floats, runs in a process of its own and may use either memory layout; the
-faster one counts. `training` is the local training alone; `whole round` is everything, against the bare loop with both
-tests of each participant and the average of their models. Beside it: what bfloat16 would gain, and what is left if
-there were nothing but the multiply-adds, at the speed of a large matrix product.
+The bare loop gets the samples as normalised floats, runs in a process of its own that reuses memory as ours does, and
+may use either memory layout; the faster one counts. `training` is the local training alone; `whole round` is
+everything, against the bare loop with both tests of each participant and the average of their models. Beside it: what
+bfloat16 would gain, and what is left if there were nothing but the multiply-adds, at the speed of a large matrix
+product.
 """
 
 from __future__ import annotations
@@ -97,24 +98,24 @@ def measure(name: str, turns: int, quick: bool, part: Part) -> None:
     samples = epochs * sum(sizes)
     for column, kind in enumerate(GOALS):
         seconds = {key: [answer[column] for answer in answers] for key, answers in found.items()}
-        usual = best(seconds, [str(way) for way in theirs if not way.reuse])
-        tuned = best(seconds, [str(way) for way in theirs if way.reuse])
-        ratio, half = (ratios(seconds[precision], seconds[usual]) for precision in loops)
+        bare = best(seconds, [str(way) for way in theirs if way.reuse])
+        wasteful = best(seconds, [str(way) for way in theirs if not way.reuse])
+        ratio, half = (ratios(seconds[precision], seconds[bare]) for precision in loops)
         row = {
             "net": name,
             "what": kind,
             "ours / bare": ratio.text(3),
             "goal": f"{GOALS[kind]:.2f}",
             "our samples/s": f"{samples / Spread.of(seconds['32-true']).median:,.0f}",
-            "bare samples/s": f"{samples / Spread.of(seconds[usual]).median:,.0f}",
-            "our layout, its": f"{'channels_last' if channels_last else 'plain'}, {usual.split()[0]}",
-            "ours / bare that reuses memory": ratios(seconds["32-true"], seconds[tuned]).text(3),
+            "bare samples/s": f"{samples / Spread.of(seconds[bare]).median:,.0f}",
+            "our layout, its": f"{'channels_last' if channels_last else 'plain'}, {bare.split()[0]}",
+            "ours / bare that gives memory back": ratios(seconds["32-true"], seconds[wasteful]).text(3),
             "ours in bf16-mixed / bare": half.text(3),
             "multiply-adds alone / bare": "",
         }
         if kind == "training":
             alone = [multiply_adds(loop) * samples / speed for speed, _ in found["matmul"]]
-            row["multiply-adds alone / bare"] = ratios(alone, seconds[usual]).text(2)
+            row["multiply-adds alone / bare"] = ratios(alone, seconds[bare]).text(2)
         part.rows.append(row)
         part.bars.append(Bar(f"{name}, {kind}", ratio, GOALS[kind]))
 
