@@ -107,7 +107,7 @@ def build_compare_parser() -> ArgumentParser:
     add("--metric", help="column of metrics.csv that is reported, with --methods; all_acc_before by default")
     add("--variant", help="one of the variants that the experiment file has, such as short")
     add("--rows", nargs="+", metavar="LABEL", help="only these methods of the experiment; * and ? match any letters")
-    add("--columns", nargs="+", metavar="LABEL", help="only these columns of the experiment, such as 'CIFAR-10*'")
+    add("--columns", nargs="+", metavar="LABEL", help="only these columns of the experiment, such as 'CIFAR-10, *'")
     add(
         "--set",
         nargs="+",

@@ -21,25 +21,33 @@ from pfl_lightning.compare.layers import merge
 
 
 class ParserResolver:
-    """Resolves configs exactly as `pfl-fit` does, each of them once."""
+    """Resolves configs exactly as `pfl-fit` does.
+
+    A section of a config (`algorithm`, `data`, …) means the same beside any other section. So only configs with a new
+    section are parsed: a table of 13 methods in 8 columns needs about 20 calls of the parser instead of 104.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._sections: dict[str, dict[str, str]] = {}
+        """Name of a section → what was written there → what it means, as JSON."""
+        self._files: dict[Path, dict[str, Any]] = {}
 
     def read(self, path: Path) -> dict[str, Any]:
         """A config file, on top of all files that it extends."""
-        layers = config_files(path)
-        return {key: value for key, value in merge(layers).items() if key != "extends"}
+        if path not in self._files:
+            self._files[path] = {key: value for key, value in merge(config_files(path)).items() if key != "extends"}
+        return self._files[path]
 
     def resolve(self, config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
         """The full config of a run: all keys with their values, null included."""
-        key = repr((dict(config), dict(keys)))
-        if key not in self._known:
-            self._known[key] = self._resolve(config, keys)
-        resolved: dict[str, Any] = json.loads(self._known[key])
-        return resolved
+        written = _written(config, keys)
+        unknown = not self._sections or not written.keys() <= self._sections.keys()
+        if unknown or any(written.get(name, "") not in known for name, known in self._sections.items()):
+            for name, value in json.loads(self._parse(config, keys)).items():
+                self._sections.setdefault(name, {})[written.get(name, "")] = json.dumps(value)
+        return {name: json.loads(known[written.get(name, "")]) for name, known in self._sections.items()}
 
-    def _resolve(self, config: Mapping[str, Any], keys: Keys) -> str:
+    def _parse(self, config: Mapping[str, Any], keys: Keys) -> str:
         parser = build_parser()
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(yaml.safe_dump(dict(config), sort_keys=False))
@@ -58,6 +66,14 @@ class ParserResolver:
         module, _, name = str(config["task"]["class_path"]).rpartition(".")
         better = getattr(getattr(import_module(module), name), "better", None)
         return better if isinstance(better, Mapping) else {}
+
+
+def _written(config: Mapping[str, Any], keys: Keys) -> dict[str, str]:
+    """Section → everything that a config and keys say about it, as text. The order of keys counts."""
+    parts: dict[str, list[Any]] = {name: [value] for name, value in config.items()}
+    for key, value in keys.items():
+        parts.setdefault(key.partition(".")[0], []).append((key, value))
+    return {name: repr(part) for name, part in parts.items()}
 
 
 def option_text(value: Any) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Select = Literal["last", "best", "validation", "best_per_client"]
-SELECTS: tuple[Select, ...] = ("last", "best", "validation", "best_per_client")
+Select = Literal["last", "best", "validation", "best_per_client", "mean"]
+SELECTS: tuple[Select, ...] = ("last", "best", "validation", "best_per_client", "mean")
 Engine = Literal["random", "grid", "optuna"]
 ENGINES: tuple[Engine, ...] = ("random", "grid", "optuna")
 CONTROLS = ("Local", "FedAvg", "FedAvg+FT", "alone")

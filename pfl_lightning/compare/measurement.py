@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
 from pfl_lightning.compare.statistics import first_reached, spread, worst_tenth
 
+BYTES = {"up_mib": "up_bytes", "down_mib": "down_bytes"}
+"""Metrics that are made from the traffic of all clients."""
 CLIENTS_TOLERANCE = 1e-4
 """clients.csv may have fewer digits than metrics.csv."""
 
@@ -35,7 +38,7 @@ class Measurement:
     def clients(self) -> Values | None:
         """Each client's own value at the reported moment; None where the run did not record it."""
         by_round = self.facts.clients.get(self.metric.client_column)
-        if not by_round:
+        if not by_round or self.metric.select == "mean":
             return None
         if self.round is not None:
             return by_round.get(self.round)
@@ -98,6 +101,11 @@ def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measu
         if value is None:
             raise Unreadable(f"its summary.json has no {entry} of {metric.name}_{metric.moment}")
         return Measurement(cell, run_dir, metric, facts, float(value), None)
+    if metric.column in BYTES:
+        facts = _with_mib(facts, cell)
+    if metric.select == "mean":
+        values = [value for _, value in facts.series(metric.column)]
+        return Measurement(cell, run_dir, metric, facts, fmean(values) if values else math.nan, None)
     round_ = _round(facts, metric)
     value = math.nan if round_ is None else facts.at(round_, metric.column)
     if math.isnan(value):
@@ -105,6 +113,13 @@ def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measu
         found = f"has NaN for {metric.column}" if has_row else f"has no {metric.column}"
         raise Unreadable(f"its metrics.csv {found} {SELECTIONS[metric.select]}")
     return Measurement(cell, run_dir, metric, facts, value, round_)
+
+
+def _with_mib(facts: RunFacts, cell: Cell) -> RunFacts:
+    """The facts with the traffic of one client of the round, on average."""
+    scale = cell.rounds / cell.visits / 2**20
+    added = [{name: row.get(column, math.nan) * scale for name, column in BYTES.items()} for row in facts.rounds]
+    return replace(facts, rounds=[{**row, **mib} for row, mib in zip(facts.rounds, added, strict=True)])
 
 
 def check_clients(measurement: Measurement) -> None:

@@ -8,13 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pfl_lightning.compare.experiment import Report, Select
-from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.foundation.errors import ConfigError, require
 
 COLUMN = re.compile(
     r"(?P<all>all_)?"
     r"(?:global_(?P<of_global>\w+?)|(?P<name>\w+?)_(?P<moment>before|after|finetuned))"
     r"(?P<average>_pooled|_worst10)?"
 )
+RECORDED = {
+    "personal_count": "personal parameters, mean over the clients of the round",
+    "personal_share": "share of personal parameters, mean over the clients of the round",
+    "train_loss": "loss in local training, mean over its samples",
+    "seconds": "seconds of the round, which depend on the machine",
+    "up_mib": "MiB that a client of the round sends, on average",
+    "down_mib": "MiB that a client of the round receives, on average",
+}
+"""What a run records besides tests."""
 LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
 """Words in the names of metrics that are better when lower, for tasks that do not say it."""
 MOMENTS = {
@@ -33,6 +42,7 @@ SELECTIONS: dict[Select, str] = {
     "best": "at the round with the best value on the test data, which flatters",
     "validation": "at the round that the validation data chose",
     "best_per_client": "each client at its own best {when} on the test data, which flatters",
+    "mean": "mean over all rounds",
 }
 
 
@@ -78,6 +88,8 @@ class Metric:
 
     def definition(self) -> str:
         """What the number is, in full, for the caption."""
+        if self.column in RECORDED:
+            return f"`{self.column}` {SELECTIONS[self.select]}: {RECORDED[self.column]}"
         per_client = self.select == "best_per_client"
         who = "all clients" if self.everyone or per_client else "the clients of the round"
         average = AVERAGES[self.average].format(who=who)
@@ -114,11 +126,16 @@ def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool)
     """
     main = next(iter(directions), "acc")
     column = report.metric or f"all_{main}_{'finetuned' if fine_tuned else 'before'}"
+    if column in RECORDED:
+        require(report.select in (None, "last", "mean"), "report.select", report.select, f"last or mean for {column}")
+        higher = report.better == "higher"
+        digits = 4 if report.digits is None else report.digits
+        return Metric(column, report.select or "last", column, "", "", False, higher, digits)
     match = COLUMN.fullmatch(column)
     if match is None:
         raise ConfigError(
             f"report.metric: {column!r} is not allowed; use a column of metrics.csv such as all_acc_before, "
-            "all_acc_after_pooled or all_global_acc"
+            f"all_acc_after_pooled or all_global_acc, or {' | '.join(RECORDED)}"
         )
     name = match["name"] or match["of_global"]
     default = "lower" if any(word in LOWER for word in name.split("_")) else "higher"

@@ -81,3 +81,14 @@ def test_a_run_whose_last_value_is_nan_is_read(cell, tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert examine(cell, tmp_path).state == "finished"
     assert math.isnan(read_facts(tmp_path).at(4, "all_acc_finetuned"))
+
+
+def test_the_traffic_of_a_client_is_a_mean_over_rounds_or_the_last_value(cell, tmp_path):
+    """Two rounds, in which all clients together send 1 and 3 MiB for each client."""
+    clients = cell.visits // cell.rounds
+    rows = [{"round": i, "up_bytes": clients * mib * 2**20} for i, mib in ((1, 1), (2, 3))]
+    values = [
+        measure(cell, tmp_path, RunFacts({}, rows), metric_from(Report("up_mib", select), DIRECTIONS, False)).value
+        for select in ("mean", "last")
+    ]
+    assert values == [2.0, 3.0]

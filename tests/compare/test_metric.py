@@ -6,6 +6,7 @@ import pytest
 
 from pfl_lightning.compare.experiment import Report
 from pfl_lightning.compare.metric import metric_from
+from pfl_lightning.foundation.errors import ConfigError
 
 ACC = {"acc": "higher", "loss": "lower"}
 
@@ -66,3 +67,11 @@ def test_the_best_of_each_client_is_defined_by_its_participations_or_by_evaluati
     assert "mean over all clients" in visits
     evaluations = metric_from(Report("all_acc_before", "best_per_client"), ACC, False).definition()
     assert "each client at its own best evaluation" in evaluations
+
+
+def test_what_a_run_records_besides_tests():
+    metric = metric_from(Report("up_mib", "mean"), ACC, False)
+    assert not metric.higher
+    assert metric.definition() == "`up_mib` mean over all rounds: MiB that a client of the round sends, on average"
+    with pytest.raises(ConfigError, match=r"report\.select: 'best' is not allowed; use last or mean for up_mib"):
+        metric_from(Report("up_mib", "best"), ACC, False)

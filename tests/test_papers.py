@@ -1,0 +1,129 @@
+"""Every table and figure of the papers has an experiment file, and every cell of it is a config that exists."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import pfl_lightning.algorithms
+from pfl_lightning.cli.compare_resolver import ParserResolver
+from pfl_lightning.cli.extends import config_files
+from pfl_lightning.compare.experiment import Column, Experiment, Method
+from pfl_lightning.compare.experiment_file import experiment_from
+from pfl_lightning.compare.file_layers import layered, with_variant
+from pfl_lightning.compare.layers import class_name, merge
+from pfl_lightning.compare.metric import metric_from
+from pfl_lightning.compare.resolving import resolved
+from pfl_lightning.loop_config import LoopConfig
+from pfl_lightning.tasks import Classification
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "configs" / "papers"
+PAGE = (ROOT / "docs" / "papers.md").read_text()
+PAPERS = {
+    "fedobp": [*(f"table{n}" for n in (1, 5, 6, 7, 8)), *(f"figure{n}" for n in range(2, 13))],
+    "fedselect": ["table1", "table2", "table3", "figure2", "figure3", "figure4"],
+    "fedpurin": ["table1", "table2", "table3", *(f"figure{n}" for n in range(2, 7))],
+    "pfedsop": ["table2", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
+}
+"""Everything that shows results. docs/papers.md lists the rest, such as tables of layers and diagrams."""
+DATA = {
+    "CIFAR-10": "CIFAR10",
+    "CIFAR10-C": "CIFAR10C",
+    "CIFAR-100": "CIFAR100",
+    "EMNIST": "EMNIST",
+    "SVHN": "SVHN",
+    "MNIST": "MNIST",
+    "FMNIST": "FashionMNIST",
+    "MEDMNISTA": "OrganAMNIST",
+    "MEDMNISTC": "OrganCMNIST",
+    "Mini-ImageNet": "MiniImageNet",
+    "OfficeHome": "OfficeHome",
+    "Tiny-ImageNet": "TinyImageNet",
+}
+"""First word of a column's label → the class of its data."""
+SEEDS = {"fedobp": ([0, 1, 2, 3], 0), "fedselect": ([0, 1, 2], 0), "fedpurin": ([1, 2, 3], None), "pfedsop": ([0], 0)}
+"""The seeds of a paper's runs, and `data.seed`: one partition for all of them, or None for one with each seed."""
+FILES = [FOLDER / paper / f"{name}.yaml" for paper, names in PAPERS.items() for name in names]
+
+
+def read(path: Path, variant: str | None = None) -> Experiment:
+    return experiment_from(with_variant(layered(config_files(path)), variant, path.stem), path)
+
+
+def variants(path: Path) -> list[str]:
+    return list(layered(config_files(path)).get("variants") or {})
+
+
+def test_every_table_and_figure_has_a_file_and_the_page_lists_it():
+    for paper, names in PAPERS.items():
+        assert sorted(path.stem for path in (FOLDER / paper).glob("*.yaml")) == sorted(names)
+    for path in FILES:
+        assert f"configs/papers/{path.parent.name}/{path.name}" in PAGE, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_file_says_how_it_is_run_what_it_measures_and_what_it_costs(path):
+    comment = "".join(re.findall(r"^#.*\n", path.read_text(), re.MULTILINE))
+    assert f"pfl-compare configs/papers/{path.parent.name}/{path.name}" in comment
+    assert re.search(r"^# Metric", comment, re.MULTILINE)
+    assert re.search(r"[Cc]ost:", comment)
+    made = read(path)
+    assert made.name == f"{path.parent.name}-{path.stem}", "two experiments must not share a folder"
+    assert made.caption
+    assert (
+        made.paper
+        or "The paper prints no values" in comment
+        or "as its text gives them" in comment
+        or "text" in comment
+    )
+    seeds, partition_seed = SEEDS[path.parent.name]
+    assert list(made.seeds) == seeds[: len(made.seeds)]
+    assert made.partition_seed == partition_seed
+    for variant in variants(path):
+        short = read(path, variant)
+        assert short.caption.startswith("Shortened to")
+        assert short.name == f"{made.name}-{variant}"
+
+
+def test_every_cell_is_a_config_that_exists():
+    """Every cell has its data, its method and settings that they know. One of each kind goes through the parser."""
+    resolver, parsed = ParserResolver(), set()
+    for path in FILES:
+        for experiment in (read(path), *(read(path, variant) for variant in variants(path))):
+            for method in experiment.methods:
+                for column in experiment.columns:
+                    data, algorithm = check_cell(resolver, experiment, method, column, path)
+                    if algorithm not in parsed or data not in parsed:
+                        config = resolved(resolver, experiment, method, column, {})
+                        assert (class_name(config, "data"), class_name(config, "algorithm")) == (data, algorithm)
+                        assert config["data"]["init_args"].get("seed") == experiment.partition_seed
+                        parsed |= {data, algorithm}
+    assert len(parsed) > 30
+
+
+def check_cell(
+    resolver: ParserResolver, experiment: Experiment, method: Method, column: Column, path: Path
+) -> tuple[str, str]:
+    where = f"{path.parent.name}/{path.name}: {method.label} at {column.label}"
+    base = column.base or experiment.base
+    assert base, where
+    config = merge([resolver.read(base), method.config])
+    data = class_name(config, "data") or ""
+    first = column.label.partition(",")[0]
+    assert data == DATA["CIFAR-10" if first.startswith("train_size") else first], where
+    algorithm = class_name(method.config, "algorithm") or method.root or method.label
+    keys = {**method.keys, **experiment.set, **column.keys, **method.at.get(column.label, {})}
+    own = {key.removeprefix("algorithm."): value for key, value in keys.items() if key.startswith("algorithm.")}
+    made = getattr(pfl_lightning.algorithms, algorithm)
+    assert own.keys() <= inspect.signature(made).parameters.keys(), where
+    made(**own)  # it refuses values that are out of range
+    loop = {key.removeprefix("loop."): value for key, value in keys.items() if key.startswith("loop.")}
+    settings = LoopConfig(**{**config["loop"], **loop})
+    metric = metric_from(method.report.over(experiment.report), Classification.better, False)
+    assert metric.moment != "finetuned" or settings.finetune_epochs, where
+    assert not metric.everyone or settings.eval_every, where
+    return data, algorithm
