@@ -15,6 +15,7 @@ PARTS = (
     "evaluation",
     "start",
     "checkpoint",
+    "own_data",
     "levers",
     "hot_spots",
 )
