@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit test test-slurm test-faults test-mutants bench docs lint format clean
+.PHONY: help setup fit test test-slurm test-browser test-faults test-mutants bench docs lint format clean
 
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -26,6 +26,9 @@ test: setup      ## run the whole test suite: ARGS='-k fedobp'
 
 test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; installs Debian's packages)
 	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs -n 0 $(ARGS)
+
+test-browser: setup  ## pages of pfl-report in headless Chromium, desktop and phone (root installs Debian's chromium)
+	PFL_TEST_BROWSER=1 $(BIN)/python -m pytest tests/browser -rs -n 0 $(ARGS)
 
 test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes: ARGS='--seed 1'
 	$(BIN)/python tools/faults/kill_runs.py $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from importlib import resources
@@ -16,6 +17,11 @@ from pfl_lightning.foundation.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+OUTPUT_OPTIONS = ("--quiet", "--json")
+"""Options of the command that do not belong to the config of the run."""
+COMPLETION = "_ARGCOMPLETE"
+"""Set by a shell that asks for completions."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,11 +40,15 @@ def run(argv: Sequence[str], stop: StopSignals | None = None) -> int:
 
 
 def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
+    if COMPLETION in os.environ:
+        return _complete()
     if not argv:
         raise ConfigError("algorithm: missing; use --config FILE.yaml or --algorithm NAME, or see pfl-fit --help")
     if answer := _quick_answer(argv):
         print(answer, end="")
         return 0
+    quiet, as_json = "--quiet" in argv, "--json" in argv
+    argv = [word for word in argv if word not in OUTPUT_OPTIONS]
     status = Status()
     status.say("loading PyTorch")
     try:
@@ -53,6 +63,7 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
             print(class_help(*question), end="")
             return 0
         job = Job(argv, stop, status, show_traceback)
+        job.quiet = quiet or as_json
         fabric = make_fabric(job.fabric, job.cohort_size, job.loop.ranks_per_client)
     except ConfigError:
         if not is_first_process():  # most likely rank 0 has met the same error
@@ -63,10 +74,21 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
     stop.armed = True
     with job.directory:
         try:
-            return launch(fabric, job)
+            code = launch(fabric, job)
+            if as_json and not code and is_first_process():
+                print((job.run_dir / "summary.json").read_text(), end="")
+            return code
         except RunError as error:
             job.advise(error)
             raise
+
+
+def _complete() -> int:
+    """The words that may follow, for a shell that asks through argcomplete."""
+    from pfl_lightning.cli.parser import build_parser
+
+    build_parser().parse_args([])  # ends the process with the answer
+    return 0
 
 
 def _quick_answer(argv: list[str]) -> str:

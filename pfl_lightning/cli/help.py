@@ -40,6 +40,8 @@ about the command:
   --version                        print the version
   --configs                        list the configs of the package, which --config takes by name
   --sbatch                         print the path of the script for SLURM
+  --quiet                          print errors only
+  --json                           print the summary as JSON at the end, and nothing else
   --traceback                      show where an unexpected error comes from
 """
 EXIT_CODES = """\

@@ -55,6 +55,7 @@ class Job:
         status.say("reading the config")
         parser = build_parser()
         self.stop, self.show_traceback = stop, show_traceback
+        self.quiet = False
         self.command = shlex.join(["pfl-fit", *argv])
         self.config, self.dropped, replaced = read_command(parser, argv)
         self.code = [*own_folders(argv), *stored_folders(argv)]

@@ -163,7 +163,7 @@ class Training:
         } | {f"dropped {dropped.key}": str(dropped) for dropped in job.dropped}
         loggers = RunLoggers(job.loggers.make(job.run_dir, begun, read_identities(job.run_dir)))
         monitor = Monitor(
-            job.run_dir, loop.history.columns(), job.loop.rounds, metrics=loop.task.better, loggers=loggers
+            job.run_dir, loop.history.columns(), job.loop.rounds, not job.quiet, loop.task.better, loggers
         )
         self._monitor = monitor
         figures = {} if begun else {"partition": draw_partition(job.data.label_counts())}

@@ -10,6 +10,8 @@ from typing import Any
 PLACEMENT = frozenset({"accelerator", "devices", "num_nodes", "timeout", "reuse_memory"})
 """Keys of `fabric` that say where a run takes place. They do not belong to its identity; the precision does."""
 NOT_PART = frozenset({"run_dir", "resume", "trust"})
+LATER: Mapping[str, Any] = {"callbacks": [], "loggers": [], "loop": {"test_every": 1}}
+"""Keys that older runs do not have, with the values that mean what these runs did. Such a value is left out."""
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     fabric = kept.get("fabric")
     if isinstance(fabric, Mapping):
         kept["fabric"] = {key: value for key, value in fabric.items() if key not in PLACEMENT}
-    cleaned: dict[str, Any] = _clean(kept)
+    cleaned: dict[str, Any] = _clean(_without(kept, LATER))
     return cleaned
 
 
@@ -30,6 +32,17 @@ def identity(config: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical config. Equal for configs with the same meaning, whatever their order of keys."""
     text = json.dumps(canonical(config), sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the keys that have these values."""
+    kept: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in values and isinstance(value, Mapping) and isinstance(values[key], Mapping):
+            kept[key] = _without(value, values[key])
+        elif key not in values or type(value) is not type(values[key]) or value != values[key]:
+            kept[key] = value
+    return kept
 
 
 def _clean(value: Any) -> Any:

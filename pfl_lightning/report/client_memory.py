@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfl_lightning.foundation.state import State
 from pfl_lightning.model.client import MEMORY
-from pfl_lightning.report.style import new_figure
+from pfl_lightning.report.style import WIDTH, new_figure
 
 Floats = NDArray[np.float64]
 LAMBDA = "Lambda"
@@ -58,7 +58,9 @@ def draw_memory(table: Floats, name: str, private: Sequence[int] = ()) -> Figure
     """
     clients, size = table.shape
     few = size <= MOST_NUMBERS and clients <= MOST_NUMBERS
-    figure, axes = new_figure(height=min(7.0, 1.5 + 0.28 * clients), width=max(4.4, min(9.0, 1.8 + 0.42 * size * few)))
+    figure, axes = new_figure(
+        height=min(7.0, 1.5 + 0.28 * clients), width=max(WIDTH, min(9.0, 1.8 + 0.42 * size * few))
+    )
     known = table[np.isfinite(table)]
     low, high = (min(0.0, known.min()), max(known.max(), 1e-9)) if len(known) else (0.0, 1.0)
     image = axes.imshow(table, aspect="auto", cmap="Blues", vmin=low, vmax=high, interpolation="nearest")

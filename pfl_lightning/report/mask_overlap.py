@@ -13,7 +13,7 @@ from torch import Tensor
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.report.run_data import PersonalEntries
-from pfl_lightning.report.style import new_figure
+from pfl_lightning.report.style import WIDTH, new_figure
 
 Floats = NDArray[np.float64]
 MOST_CLIENTS = 200
@@ -73,7 +73,7 @@ def by_label(clients: Sequence[int], counts: NDArray[np.int64]) -> tuple[list[in
 def draw_overlap(matrix: Floats, labels: Sequence[str], layer: str) -> Figure:
     """The matrix as an image, with its numbers if they are few. The diagonal does not count for the colours."""
     size = max(3.6, min(8.0, 1.6 + 0.26 * len(matrix)))
-    figure, axes = new_figure(height=size + 0.5, width=max(4.4, size + 0.4))
+    figure, axes = new_figure(height=size + 0.5, width=max(WIDTH, size + 0.4))
     others = matrix[~np.eye(len(matrix), dtype=bool)]
     low, high = float(others.min()), float(others.max())
     image = axes.imshow(matrix, cmap="cividis", vmin=low, vmax=high if high > low else low + 1e-9)

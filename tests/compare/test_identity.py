@@ -69,3 +69,12 @@ def test_order_of_keys_does_not_matter_and_order_of_lists_does():
 
 def test_keys_of_other_types_are_kept_apart():
     assert identity({"a": {1: 0}}) != identity({"a": {"1": 0}})
+
+
+def test_a_run_from_before_a_key_existed_is_found_if_the_key_has_the_old_meaning():
+    old = {"loop": {"rounds": 4}, "seed": 0}
+    new = {"loop": {"rounds": 4, "test_every": 1}, "callbacks": [], "loggers": [], "seed": 0}
+    assert identity(new) == identity(old)
+    for changed in ({"loop": {"rounds": 4, "test_every": 2}}, {"callbacks": [{"class_path": "EarlyStopping"}]}):
+        assert identity({**new, **changed}) != identity(old)
+    assert identity({**new, "loop": {"rounds": 4, "test_every": True}}) != identity(old)
