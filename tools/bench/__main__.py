@@ -12,6 +12,7 @@ PARTS = (
     "ranks",
     "personalization",
     "federation_size",
+    "world",
     "evaluation",
     "start",
     "checkpoint",

@@ -1,0 +1,66 @@
+"""The logic of tools/gpu_check.py, with made-up summaries: there is no GPU here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+TOOLS = Path(__file__).parents[1] / "tools"
+
+
+@pytest.fixture
+def gpu_check(monkeypatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import gpu_check
+
+    yield gpu_check
+    sys.modules.pop("gpu_check")
+
+
+def summary(model: str = "a", accuracy: float = 0.5) -> dict[str, Any]:
+    last = {"all_acc_before": accuracy, "all_acc_after": 0.6, "all_global_acc": 0.4}
+    hashes = {"model_sha256": model, "clients_sha256": "c"}
+    return {**hashes, "last": last, "samples_per_second": 100.0, "peak_memory": [2**20]}
+
+
+def test_without_a_gpu_it_says_so_in_one_line(gpu_check, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_check.main(["--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == ("gpu_check: error: torch sees no CUDA GPU here, so there is nothing to check\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "failed"),
+    [
+        ({}, []),
+        ({"1 GPU again": summary("b")}, ["the same bits twice"]),
+        ({"2 GPUs": summary("b")}, ["2 GPUs as one"]),
+        ({"cpu": summary(accuracy=0.53)}, ["accuracy as on the CPU"]),
+    ],
+)
+def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_path, changed, failed):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Pretended")
+    out, asked = tmp_path / "out", []
+
+    def train(folder: Path, accelerator: str, devices: int) -> dict[str, Any]:
+        folder.mkdir(parents=True)
+        asked.append((accelerator, devices))
+        return changed.get(folder.name.replace("_", " "), summary())
+
+    monkeypatch.setattr(gpu_check, "train", train)
+    assert gpu_check.main(["--out", str(out)]) == int(bool(failed))
+    assert asked == [("cpu", 1), ("cuda", 1), ("cuda", 1), ("cuda", 2)]
+    checks = json.loads((out / "verdict.json").read_text())["checks"]
+    assert [check["name"] for check in checks if check["passed"] is False] == failed
+    assert [check["name"] for check in checks if check["passed"] is None] == ["4 GPUs as one"]
+    assert "# GPU check: Pretended" in (out / "verdict.md").read_text()
+    assert gpu_check.main(["--out", str(out)]) == 2, "nothing is overwritten"
