@@ -49,7 +49,7 @@ def steps(venv: Path | None) -> dict[str, str]:
         **{
             name: f"{activate} && {here} && {command}"
             for name, command in {
-                "first run": "pfl-fit --config configs/fedobp_fashion10k.yaml --loop.rounds 20",
+                "first run": "pfl-fit --config fedobp_fashion10k --seed 7",
                 "compare three methods": "pfl-compare configs/compare/first.yaml",
                 "report": "pfl-report runs/compare/first",
                 "export a model": "pfl-export $(ls -d runs/fedobp_fashion10k/* | head -1) --client 17",
