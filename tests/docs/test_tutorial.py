@@ -19,7 +19,9 @@ def test_all_cells_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     for cell in cells:
         if cell["cell_type"] == "code":
             source = "".join(cell["source"]).replace("ROUNDS = 5", "ROUNDS = 1")
-            source = source.replace('"participation": 0.25, "local_epochs": 2', '"participation": 0.05, "local_epochs": 1')
+            source = source.replace(
+                '"participation": 0.25, "local_epochs": 2', '"participation": 0.05, "local_epochs": 1'
+            )
             exec(compile(source, "tutorial", "exec"), names)
     printed = capsys.readouterr().out
     assert "FedPer" in printed
