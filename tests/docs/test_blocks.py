@@ -11,10 +11,8 @@ from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/start/*.md")))]
-PAGES += [f"docs/{name}.md" for name in ("checkpoints", "cluster", "compare", "results")]
+PAGES += [f"docs/{name}.md" for name in ("checkpoints", "cluster", "compare", "export", "report", "results")]
 ELSEWHERE = {
-    "docs/export.md": "tests/export",
-    "docs/report.md": "tests/report",
     "docs/own_data.md": "tests/data",
     "docs/own_model.md": "tests/tasks",
     "docs/add_an_algorithm.md": "tests",
