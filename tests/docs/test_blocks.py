@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/start/*.md")))]
 PAGES += [f"docs/{name}.md" for name in ("checkpoints", "cluster", "compare", "export", "report", "results")]
 ELSEWHERE = {
+    "docs/papers.md": "tests/test_papers.py builds the cells of its experiment files",
     "docs/own_data.md": "tests/data",
     "docs/own_model.md": "tests/tasks",
     "docs/add_an_algorithm.md": "tests",
