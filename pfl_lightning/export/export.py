@@ -21,7 +21,7 @@ def export_client(run: SavedRun, client: int, folder: Path, onnx: bool = False, 
     """Write the personal model of a client. Returns the files."""
     data, moment = run.loop.data, "finetuned" if finetuned else "before"
     predictor = run.predictor(client, finetuned)
-    tested = run.live.test() if finetuned else run.loop.algorithm.test(run.live, run.loop.server)
+    tested = run.loop.algorithm.test(run.live, run.loop.server)
     about: Card = {
         "model": f"personal model of client {client}" + ", fine-tuned" * finetuned,
         "client": client,

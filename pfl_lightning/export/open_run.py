@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfl_lightning.engine.evaluation import finetune
 from pfl_lightning.engine.sequential import load_client
 from pfl_lightning.export.inputs import input_module
 from pfl_lightning.export.predictor import Predictor, client_model, detached_copy, model_of
@@ -58,7 +59,7 @@ class OpenRun:
         if finetuned:
             if not loop.config.finetune_epochs:
                 raise ConfigError("finetuned: the run has loop.finetune_epochs 0, so it has no fine-tuned models")
-            loop.algorithm.finetune(self.live, loop.server, loop.config.finetune_epochs)
+            finetune(self.live, loop.algorithm, loop.server, loop.config.finetune_epochs)
         return self.live
 
     def load_global(self) -> ClientModule:
@@ -69,7 +70,7 @@ class OpenRun:
     def predictor(self, client: int, finetuned: bool = False) -> Predictor:
         """The model of a client, for raw inputs."""
         self.load(client, finetuned)
-        return self.live_predictor(finetuned)
+        return self.live_predictor()
 
     def live_predictor(self, plain: bool = False) -> Predictor:
         """The live model as it is now, for raw inputs.

@@ -69,7 +69,7 @@ def test_a_logger_writes_elsewhere_if_it_is_told_to(tmp_path):
     ("options", "message"),
     [
         (["--loggers", "CSVLoger"], "loggers: no class CSVLoger; use CSVLogger | "),
-        (["--loggers", "nowhere.Logger"], "loggers: no module nowhere in "),
+        (["--loggers", "nowhere.Logger"], "loggers: no module nowhere beside the config, in "),
         (["--loggers", "[3]"], "loggers: 3 is not allowed; use the name of a class, or class_path and init_args"),
         (["--loggers", "broken.Mine"], "loggers: importing broken failed: broken.py, line 1: ZeroDivisionError"),
         (["--callbacks", "FedAvg"], "callbacks: no class FedAvg; use "),

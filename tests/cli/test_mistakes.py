@@ -40,7 +40,7 @@ MISTAKES = {
     "--quantile 0.1": "--quantile: no such option; did you mean --algorithm.quantile?",
     "--batch-size 8": "--batch-size: no such option; did you mean --loop.batch_size?",
     "--algorithm fedobq": "algorithm: no class fedobq; use FedOBP | ",
-    "--algorithm nowhere.Mine": "algorithm: no module nowhere in ",
+    "--algorithm nowhere.Mine": "algorithm: no module nowhere beside the config, in ",
     "--algorithm os.path": "algorithm: os.path is not a subclass of pfl_lightning.algorithm.Algorithm",
     "--algorithm torch.nn.Linear": "algorithm: torch.nn.Linear is not a subclass of ",
     "--algorithm broken.Mine": "algorithm: importing broken failed: SyntaxError: invalid syntax (broken.py, line 1)",
