@@ -97,7 +97,7 @@ ERRORS = [
         "    def finetune(self, client, server, epochs):\n        self.fit(client, server)\n\n"
         "    @override\n    def fit(self",
     ),
-    Error("apfl.py", "v's step lacks its factor α", "slope.mul_(alpha)", "slope"),
+    Error("apfl.py", "v's step lacks its factor α", "slope.mul_(alpha.to(slope))", "slope"),
     Error("apfl.py", "α moves by the gradient at w", "own - theta, slope", "own, slope"),
     Error(
         "pfedme.py",

@@ -11,7 +11,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pfl_lightning/algorithms"
 TESTS = ROOT / "tests/algorithms"
-OTHER_NAMES = {"fedavg": "plain", "fedprox": "plain", "local": "plain", "flocoplus": "floco"}
+OTHER_NAMES = {
+    "fedavg": "plain",
+    "fedprox": "plain",
+    "local": "plain",
+    "flocoplus": "floco",
+    "fedavgft": "plain",
+    "fedproxft": "plain",
+}
 """Methods whose tests are in a file of another name."""
 
 
