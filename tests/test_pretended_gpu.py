@@ -20,7 +20,8 @@ WAITS_PER_VISIT = {
     "APFL": 3, "FedAvg": 2, "FedProx": 2, "LGFedAvg": 2, "Ditto": 3, "FedBN": 3, "FedPer": 3, "FedRep": 3,
     "Learn2pFed": 3, "Local": 3, "PFedMe": 3, "PFedSD": 3, "CFL": 4, "FedBABU": 4, "FedDWA": 4, "LpProj": 4, "FLUTE": 5,
     "FedOBP": 5, "FedALA": 6, "Floco": 6, "KNNPer": 6, "FedDPA": 7, "FedPAC": 7, "PFedSOP": 7, "FlocoPlus": 8,
-    "AdaptiveQuantile": 11, "SoftMerge": 11, "PFedFDA": 19, "FedCAC": 23, "FedSelect": 22, "FedPURIN": 26, "FedAvgFT": 2, "FedProxFT": 2,
+    "AdaptiveQuantile": 11, "SoftMerge": 11, "PFedFDA": 19, "FedCAC": 23, "FedSelect": 22, "FedPURIN": 26,
+    "FedAvgFT": 2, "FedProxFT": 2,
 }  # fmt: skip
 """The most waits of the host at one visit of a client that was trained before."""
 

@@ -144,7 +144,7 @@ def test_a_full_disk_for_tensorboard_and_small_tables(disk, whole, on_another_di
     move(disk / "run/metrics.csv", tmp_path / "metrics.csv")
     shutil.move(disk / "run/checkpoints", tmp_path / "checkpoints")
     (disk / "run/checkpoints").symlink_to(tmp_path / "checkpoints")
-    filler = fill(disk, 49152)
+    filler = fill(disk, 86016)
 
     def make_space() -> None:
         filler.unlink()
