@@ -32,8 +32,8 @@ class PFedSOP(FedAvg):
     """λ, how steeply the weight of the global update falls with the angle."""
     rho: float = 1.0
     """ρ, added to the diagonal of the Fisher matrix Δ_p Δ_pᵀ."""
-    eta1: float = 0.01
-    """η₁, length of the second-order step; 0.0 is local training."""
+    eta1: float | None = 0.01
+    """η₁, length of the second-order step; 0.0 is local training, null the optimizer's learning rate (η₁ = η₂)."""
     carry: Literal["trained", "personalized"] = "trained"
     """The model a client takes to its next visit: after its local training, or before it (the paper's text)."""
     personalization: bool = True
@@ -48,7 +48,7 @@ class PFedSOP(FedAvg):
         super().__post_init__()
         require(self.lam > 0, "lam", self.lam, "a number above 0")
         require(self.rho > 0, "rho", self.rho, "a number above 0")
-        require(self.eta1 >= 0, "eta1", self.eta1, "a number >= 0")
+        require(self.eta1 is None or self.eta1 >= 0, "eta1", self.eta1, "a number >= 0")
         require(self.carry in ("trained", "personalized"), "carry", self.carry, "trained or personalized")
         require(self.bn_buffers == "local", "bn_buffers", self.bn_buffers, "local: there is no global model")
 
@@ -77,7 +77,8 @@ class PFedSOP(FedAvg):
         if own is None or shared is None or not own.any() or not shared.any():
             return  # no update yet: a new client stays at the common initial model
         beta = gompertz(angle(own, shared), self.lam) if self.personalization else 1.0
-        client.theta.sub_(fisher_step(torch.lerp(own, shared, beta), self.rho), alpha=self.eta1)
+        eta1 = client.learning_rate if self.eta1 is None else self.eta1
+        client.theta.sub_(fisher_step(torch.lerp(own, shared, beta), self.rho), alpha=eta1)
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:

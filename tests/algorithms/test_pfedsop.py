@@ -146,6 +146,17 @@ def test_the_learning_rate_of_the_optimizer_is_eta2():
     assert float(run.loop.server.memory["update"]) == pytest.approx(-(4 + 2 + 1), abs=1e-5)
 
 
+@pytest.mark.parametrize("lr", [0.1, 0.2])
+def test_without_eta1_one_rate_serves_as_both(lr):
+    ends = []
+    for eta1 in (None, lr, 0.5):
+        run = ScalarClients(OnQuadratics(eta1=eta1), targets=[4, -2], sizes=[1, 3], steps=2, lr=lr)
+        run.rounds(2)
+        ends.append(run.client_values())
+    assert ends[0] == ends[1]
+    assert ends[0] != ends[2]
+
+
 def test_a_client_that_was_not_drawn_uses_its_latest_update_and_a_new_one_the_initial_model():
     run = ScalarClients(OnQuadratics(eta1=1.0), targets=[4, -2], sizes=[1, 1], steps=1, participation=0.5, start=[1.0])
     seen = [run.rounds(1)[0]]
