@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from pfl_lightning.cli.classes import closest, find_class, suggest
+from pfl_lightning.cli.classes import BASES, closest, find_class, suggest
 
 
 def explain(message: str, parser: ArgumentParser, flags: Callable[[], list[str]] = list) -> str:
@@ -22,6 +22,8 @@ def explain(message: str, parser: ArgumentParser, flags: Callable[[], list[str]]
     """
     key = ".".join(re.findall(r'Parser key "([^"]+)"', message.partition("\n  - ")[0]))
     reason = " ".join(re.split(r'Parser key "[^"]+":', message)[-1].split())
+    if match := re.search(r"Option '([^']+)' is not accepted\. Got value: Namespace\(class_path='([^']+)'", reason):
+        return _no_such_option(key, match[1], match[2])
     reason = re.sub(r"\. Got value: Namespace\(.*", "", reason)  # the class around a value is of no interest
     return _wrong_key(key, reason, parser, flags) or _wrong_value(key, reason)
 
@@ -29,7 +31,7 @@ def explain(message: str, parser: ArgumentParser, flags: Callable[[], list[str]]
 def _wrong_key(key: str, reason: str, parser: ArgumentParser, flags: Callable[[], list[str]]) -> str:
     place = f"{key}: " if key else ""
     if match := re.search(r"Problem with given class_path '([^']+)': Option '([^']+)' is not accepted", reason):
-        return f"{key}.{match[2]}: {match[1].rpartition('.')[2]} has no such option; use {_options(match[1], match[2])}"
+        return _no_such_option(key, match[2], match[1])
     if match := re.search(r"Group '([^']+)' does not accept option '([^']+)'", reason):
         allowed = [dest.partition(".")[2] for dest in _keys(parser) if dest.startswith(f"{match[1]}.")]
         return f"{match[1]}.{match[2]}: no such key; use {suggest(match[2], allowed)}"
@@ -37,7 +39,8 @@ def _wrong_key(key: str, reason: str, parser: ArgumentParser, flags: Callable[[]
         return _unknown_option(match[1].split("=")[0], [*(f"--{key}" for key in _keys(parser)), *flags()])
     if match := re.search(r"(?:Option|Key) '([^']+)' is not (?:accepted|expected)", reason):
         top = dict.fromkeys(dest.partition(".")[0] for dest in _keys(parser))
-        return f"{place}{match[1]}: no such key; use {suggest(match[1], top)}"
+        wrong = match[1] if match[1].partition(".")[0] in top else match[1].partition(".")[0]
+        return f"{place}{wrong}: no such key; use {suggest(wrong, top)}"
     if re.search(r"NestedArg\(", reason):
         return f"{place}it has no settings of its own"
     return ""
@@ -52,7 +55,7 @@ def _wrong_value(key: str, reason: str) -> str:
     if match := re.search(r"Union subtypes Subtypes: \[(.*?)\] Errors:.*Given value: (.*)", reason):
         kinds = [kind for kind in match[1].split(", ") if "Tensor" not in kind]
         return f"{place}{match[2]!r} is not allowed; use {in_words(' or '.join(kinds))}"
-    if match := re.search(r"Expected a (.*?)\. Got value: (.*)", reason):
+    if match := re.search(r"Expected a (.*?)\. Got value: ?(.*)", reason):
         return f"{place}{match[2]!r} is not allowed; use {in_words(match[1])}"
     if match := re.search(r"Unable to load config ['\"](.*?)['\"]", reason):
         return f"{place}cannot read {match[1]}; name a YAML file with the settings of this group"
@@ -96,10 +99,12 @@ def _unknown_option(word: str, known: list[str]) -> str:
     return f"{word}: no such option; did you mean {' or '.join(near)}?"
 
 
-def _options(class_path: str, wrong: str) -> str:
-    """The settings of a class, the most similar one to `wrong` first."""
+def _no_such_option(key: str, wrong: str, class_path: str) -> str:
+    """Suggest the settings of a class, the most similar one to `wrong` first."""
     parameters = list(inspect.signature(find_class("", class_path)).parameters)
-    return suggest(wrong, parameters or ["class_path with init_args"])
+    own = [name for name in parameters if key not in BASES or name not in BASES[key].filled]
+    allowed = suggest(wrong, own[BASES[key].given if key in BASES else 0 :] or ["class_path with init_args"])
+    return f"{key}.{wrong}: {class_path.rpartition('.')[2]} has no such option; use {allowed}"
 
 
 def _path(name: str, config: Any) -> list[str] | None:

@@ -147,7 +147,7 @@ def settings_parser(key: str, found: Any) -> ArgumentParser:
     given = list(inspect.signature(found).parameters)[: BASES[key].given] if key in BASES else []
     if inspect.isclass(found):
         filled = BASES[key].filled if key in BASES else ()
-        parser.add_class_arguments(found, key, as_group=False, skip={*given, *filled})
+        parser.add_class_arguments(found, key, as_group=False, skip={*given, *filled}, fail_untyped=False)
     for action in parser._actions:
         if action.dest.endswith(".help"):
             above = action.dest.removesuffix(".help")

@@ -16,6 +16,7 @@ import yaml
 from pfl_lightning.cli.classes import BASES, find_class, proper_name
 from pfl_lightning.cli.extends import config_files, options, parse_yaml
 from pfl_lightning.cli.listed import LISTED, complete_list, complete_option
+from pfl_lightning.foundation.errors import ConfigError
 
 
 @dataclass
@@ -135,8 +136,11 @@ def _classes_in(content: dict[str, Any], above: str = "") -> dict[str, str]:
         elif isinstance(value, str) and key in BASES:
             content[name] = found[key] = proper_name(key, value)
         elif isinstance(value, dict):
-            if isinstance(value.get("class_path"), str):
-                value["class_path"] = found[key] = proper_name(key, value["class_path"])
+            path = value.get("class_path", "")
+            if key in BASES and not isinstance(path, str):
+                raise ConfigError(f"{key}.class_path: {path!r} is not the name of a class")
+            if path and (key in BASES or "." in str(path)):  # of others, the parser knows whether there may be a class
+                value["class_path"] = found[key] = proper_name(key, path)
             found |= _classes_in(_arguments(value), f"{key}.")
     return found
 

@@ -23,6 +23,7 @@ from pfl_lightning.cli.launch import FabricConfig
 from pfl_lightning.cli.layers import Dropped, settle
 from pfl_lightning.cli.own_module import accept_module
 from pfl_lightning.cli.resumed_run import stored_config
+from pfl_lightning.cli.untyped import accept_function, accept_untyped, check_untyped
 from pfl_lightning.data import Fashion10k, FederatedData
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop_config import LoopConfig
@@ -79,6 +80,7 @@ def build_parser(with_help: bool = False) -> ArgumentParser:
         default=[],
         help="Loggers of Lightning, beside the files of the run. Theirs go to the run directory by default.",
     )
+    accept_untyped(parser, (*CLASSES, "callbacks"))
     parser.add_argument("--seed", type=int, default=0, help="The source of all randomness.")
     parser.add_argument(
         "--run_dir",
@@ -112,22 +114,14 @@ def read_command(parser: ArgumentParser, argv: list[str]) -> Command:
     for key in ("task", "data"):
         parser.set_defaults({key: _default(key, chosen)})
     accept_module(parser, find_class("task", chosen["task"]), settings.words)
+    if "task.net" in chosen:
+        accept_function(find_class("task.net", chosen["task.net"]))
     try:
         config = parser.parse_args(settings.words)
     except ArgumentError as error:
         raise ConfigError(explain(str(error), parser, lambda: _class_options(chosen))) from error
-    _refuse_untyped(config)
+    check_untyped(config)
     return Command(config, settings.dropped, settings.replaced)
-
-
-def _refuse_untyped(config: Namespace) -> None:
-    """Refuse settings below a parameter of a user's class that has no type: nobody knows what to make of them."""
-    for key, value in config.items():
-        if type(value).__name__ == "NestedArg":  # jsonargparse's own, and not public
-            name = key.replace(".init_args", "")
-            raise ConfigError(
-                f"{name}.{value.key}: {name} has no settings; give it a type in the __init__ of its class"
-            )
 
 
 def _default(key: str, chosen: Mapping[str, str]) -> dict[str, Any]:

@@ -49,7 +49,13 @@ MISTAKES = {
     "--algorithm good.Mein": "algorithm: no class Mein in ",
     "--task good.Bare": "task: Bare has no net; its build(spec) must set self.net to a module",
     "--task good.NoOptimizer": "task: NoOptimizer.configure_optimizers must return one torch optimizer, ",
-    "--task good.Fussy": "task: good.Fussy cannot be made: Fussy.__init__ (good.py, line 15): KeyError: 'colour'",
+    "--task good.Fussy": "task: good.Fussy cannot be made: Fussy.__init__ (good.py, line 20): KeyError: 'colour'",
+    "--task.net good.Narrow --task.net.hidden [4]": "task.net.hidden: Narrow has no such option; use width",
+    "--data.num_clients=": "data.num_clients: '' is not allowed; use a whole number",
+    "--loggers=": "loggers: '' is not allowed; use a list in brackets",
+    "--config slip.yaml": "datax: no such key; use data | ",
+    "--config inner_slip.yaml": "data.init_args_.partition.class_path: Fashion10k has no such option; use ",
+    "--config no_name.yaml": "data.class_path: [1] is not the name of a class",
     "--seed -1": "seed: -1 is not allowed; use 0 or more",
     "--seed": "seed: the value is missing; use --seed VALUE",
     "stray": "'stray' does not belong to any option; options look like --key value",
@@ -73,6 +79,8 @@ MISTAKES = {
 
 GOOD = """\
 from pfl_lightning.algorithms import FedAvg
+from pfl_lightning.data import DataSpec
+from pfl_lightning.nets import MLP
 from pfl_lightning.tasks import Classification
 class Mine(FedAvg): ...
 class Bare(Classification):
@@ -83,6 +91,9 @@ class Bare(Classification):
 class NoOptimizer(Classification):
     def configure_optimizers(self):
         return None
+class Narrow(MLP):
+    def __init__(self, spec: DataSpec, width: int = 3):
+        super().__init__(spec)
 class Fussy(Classification):
     def __init__(self):
         super().__init__()
@@ -93,6 +104,9 @@ FILES = {
     "circle.yaml": b"extends: circle.yaml\n",
     "orphan.yaml": b"extends: nobody.yaml\n", "empty.yaml": b"", "comments.yaml": b"# nothing\n", "list.yaml": b"- 1\n",
     "binary.yaml": b"\xff\xfe\x00", "broken.py": b"class Mine(:\n", "needs.py": b"import no_such_module_anywhere\n",
+    "slip.yaml": b"datax:\n  init_args:\n    partition:\n      class_path: IID\n",
+    "inner_slip.yaml": b"data:\n  class_path: Fashion10k\n  init_args_:\n    partition:\n      class_path: IID\n",
+    "no_name.yaml": b"data:\n  class_path: [1]\n",
     "quits.py": b"raise SystemExit(3)\n", "good.py": GOOD.encode(),
 }  # fmt: skip
 

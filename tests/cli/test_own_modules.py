@@ -1,0 +1,127 @@
+"""Code of people who never saw this project: modules and nets without types, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from pfl_lightning.cli.fit import run
+
+CODE = """
+import torch
+from lightning import LightningModule
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+class Lit(LightningModule):
+    def __init__(self, in_features, num_classes, lr=0.1):
+        super().__init__()
+        self.layer, self.lr = nn.Linear(in_features, num_classes), lr
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+    def training_step(self, batch, batch_idx):
+        return cross_entropy(self(batch[0]), batch[1]) * self.factor()
+
+    def factor(self):
+        return 1.0
+
+    def test_step(self, batch, batch_idx):
+        self.log("acc", (self(batch[0]).argmax(1) == batch[1]).float().mean())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Needy(Lit):
+    def __init__(self, in_features, num_classes, temperature):
+        super().__init__(in_features, num_classes)
+
+
+class NotANumber(Lit):
+    def factor(self):
+        return float("nan")
+
+
+class BrokenSetup(Lit):
+    def setup(self, stage):
+        {}["colour"]
+
+
+class BrokenHook(Lit):
+    def on_train_epoch_end(self):
+        {}["colour"]
+
+
+class Logging(Lit):
+    def training_step(self, batch, batch_idx):
+        self.logger.experiment.add_scalar("x", 1.0)
+
+
+class NeedyNet(nn.Linear):
+    def __init__(self, width, num_classes):
+        super().__init__(width, num_classes)
+
+
+def make_net(in_features, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
+
+
+def make_text(num_classes):
+    return "net"
+"""
+SMALL = ["--data.num_clients", "5", "--loop.rounds", "1", "--loop.participation", "0.2", "--loop.eval_every", "0"]
+MISTAKES = {
+    "--task theirs.Needy": "task.temperature: missing; give it a value",
+    "--task theirs.Lit --task.lrr 3": "task.lrr: Lit has no such option; use lr | ",
+    "--task theirs.NotANumber": "task: NotANumber.training_step returns the loss nan for the first samples",
+    "--task theirs.BrokenSetup": "task: BrokenSetup.setup fails: KeyError: 'colour'",
+    "--task theirs.BrokenHook": "task: BrokenHook.on_train_epoch_end fails on a batch of 4 samples: KeyError: 'colour'",
+    "--task theirs.Logging": "task: Logging.training_step fails on a batch of 4 samples: AttributeError: 'NoneType'",
+    "--task.net theirs.NeedyNet": "task.net.width: missing; give it a value",
+    "--task.net theirs.make_text": "task.net: make_text returns str; use a class or function that makes a module",
+}
+
+
+@pytest.fixture(autouse=True)
+def _theirs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "theirs.py").write_text(CODE)
+    yield
+    sys.modules.pop("theirs", None)
+
+
+@pytest.mark.parametrize("task", ["theirs.Lit", "{class_path: theirs.Needy, init_args: {temperature: 2}}"])
+def test_parameters_need_no_types(task, tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"algorithm: FedAvg\ntask: {task}\n")
+    words = ["--config", "mine.yaml", "--fabric.devices", "1", *SMALL]
+    assert run([*words, "--run_dir", "out"]) == 0
+    assert run([*words, "--task.in_features", "784", "--run_dir", "given"]) == 0
+    first, given = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("out", "given"))
+    assert first["model_sha256"] == given["model_sha256"]
+
+
+def test_a_function_needs_no_return_type():
+    assert run(["--algorithm", "FedAvg", "--task.net", "theirs.make_net", "--fabric.devices", "1", *SMALL]) == 0
+
+
+def test_the_help_of_a_module_without_types(capsys):
+    assert run(["--task.help", "theirs.Needy"]) == 0
+    assert "--task.temperature" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(words, tmp_path, capfd):
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["--algorithm", "FedAvg", "--fabric.devices", "1", *SMALL, *words.split()]) == 2
+    out, err = capfd.readouterr()
+    assert err.startswith(f"pfl-fit: error: {MISTAKES[words]}"), err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
