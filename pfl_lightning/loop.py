@@ -21,13 +21,13 @@ from pfl_lightning.engine.build import build_engine
 from pfl_lightning.engine.cohort import draw_cohort, draw_evaluated
 from pfl_lightning.engine.durations import DurationModel
 from pfl_lightning.engine.engine import Invitation
-from pfl_lightning.engine.evaluation import clients_to_evaluate, evaluate_client
+from pfl_lightning.engine.evaluation import evaluate_clients
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.process_memory import peak_memory
 from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.metrics.history import EVALUATED, History
+from pfl_lightning.metrics.history import History
 from pfl_lightning.metrics.record import RoundRecord
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.lightning_task import as_task
@@ -158,13 +158,9 @@ class FederatedFabricLoop:
         return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases, tested)
 
     def evaluate(self, server: Server | None = None) -> Tensor:
-        """Test the clients in `evaluated`. Returns the sums for each model in `EVALUATED`: [clients, moments, sums]."""
-        server, client = server or self.server, self.engine.client
-        table = torch.zeros(len(self.evaluated), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
-        for row, number in clients_to_evaluate(self.evaluated, self.store.home, self.comm.rank, self.comm.world):
-            state = self.store.get(number)
-            table[row] = evaluate_client(client, number, state, self.algorithm, server, self.config.finetune_epochs)
-        return self.comm.merge_table(table)
+        """Test the clients in `evaluated`. Returns the sums for each model that is tested: [clients, moments, sums]."""
+        parts = (self.engine.client, self.algorithm, server or self.server, self.evaluated)
+        return evaluate_clients(*parts, self.store.home, self.store.get, self.comm, self.config.finetune_epochs)
 
     def summary(self) -> dict[str, Any]:
         """The results of the run. They are the same on every rank and, except for times, for every number of ranks."""

@@ -157,7 +157,8 @@ class FederatedData:
         Returns:
             Inputs and targets.
         """
-        at = send(indices, self.samples.y.device)
+        where = self.samples.y.device
+        at = indices if indices.device == where else send(indices, where)
         x, y = _gather_rows(self.samples.x, at, device), _gather_rows(self.samples.y, at, device)
         return self.preprocess(x, indices, augment_seed) if self.preprocess else x, y
 
@@ -166,8 +167,8 @@ class FederatedData:
 
         They stay on the CPU if random changes need them there, or if a subclass has its own `batch`.
         """
-        own = type(self).batch is not FederatedData.batch
-        return indices if self.augments or own else send(indices, self.samples.y.device)
+        own, where = type(self).batch is not FederatedData.batch, self.samples.y.device
+        return indices if self.augments or own or indices.device == where else send(indices, where)
 
     def input_scale(self) -> tuple[Tensor, Tensor] | None:
         """The values that `batch` subtracts from raw inputs and multiplies them by, one for each channel or column.

@@ -1,17 +1,70 @@
-"""Tests of all clients, each with the model it would start from now."""
+"""Tests of all clients, each with the model it would start from now and with the global model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
+from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.engine.sequential import load_client
+from pfl_lightning.engine.shared_tests import (
+    can_share,
+    group_clients,
+    may_start_from_server,
+    starts_from_server,
+    test_together,
+)
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.history import EVALUATED
 from pfl_lightning.model.client import ClientModule
+
+BEFORE, FINETUNED, GLOBAL, VALIDATION = map(EVALUATED.index, ("before", "finetuned", "global", "validation"))
+
+
+def evaluate_clients(
+    client: ClientModule,
+    algorithm: Algorithm,
+    server: Server,
+    clients: Sequence[int],
+    home: Sequence[int],
+    state_of: Callable[[int], State | None],
+    comm: Comm,
+    finetune_epochs: int,
+) -> Tensor:
+    """The sums of the tests of all `clients` for each model in `EVALUATED`, float64 [clients, moments, sums].
+
+    Args:
+        client: the live model of this rank.
+        algorithm: how clients cooperate.
+        server: the server with the global model.
+        clients: the clients to test.
+        home: the rank that holds the state of each client, -1 for none.
+        state_of: returns the state of a client that is tested on this rank.
+        comm: the ranks.
+        finetune_epochs: epochs of a throw-away copy of each client's model. 0: none is made.
+    """
+    table = torch.zeros(len(clients), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
+    share = can_share(client, server.initial)
+    may_start = share and may_start_from_server(algorithm, client)
+    plain = torch.zeros(len(clients), dtype=torch.float64)  # 1: the client's own model is the global one
+    for row, number in clients_to_evaluate(clients, home, comm.rank, comm.world):
+        state, known = state_of(number), {GLOBAL} if share else set()
+        if may_start and starts_from_server(state):
+            plain[row] = 1.0
+            known.add(BEFORE)
+        if BEFORE not in known or finetune_epochs or client.data.validation_sizes[number]:
+            table[row] = evaluate_client(client, number, state, algorithm, server, finetune_epochs, known)
+    if share:
+        for rows in list(group_clients(client, clients))[comm.rank :: comm.world]:
+            table[rows, GLOBAL] = test_together(client, clients[rows], server)
+    comm.merge_table(table)
+    if may_start:
+        same = comm.merge_table(plain) > 0
+        table[same, BEFORE] = table[same, GLOBAL]
+    return table
 
 
 def clients_to_evaluate(
@@ -32,20 +85,28 @@ def clients_to_evaluate(
 
 
 def evaluate_client(
-    client: ClientModule, number: int, state: State | None, algorithm: Algorithm, server: Server, finetune_epochs: int
+    client: ClientModule,
+    number: int,
+    state: State | None,
+    algorithm: Algorithm,
+    server: Server,
+    finetune_epochs: int,
+    known: Collection[int] = (),
 ) -> Tensor:
-    """The sums of the client's test for each model in `EVALUATED`, float64 [moments, sums]."""
+    """The sums of the client's test for each model in `EVALUATED` but the `known` ones, float64 [moments, sums]."""
     sums = torch.zeros(len(EVALUATED), len(client.task.sums), dtype=torch.float64)
     load_client(client, number, state, algorithm, server)
     algorithm.personalize(client, server)
-    sums[0] = algorithm.test(client, server)
-    if len(validation := client.data.validation_indices(number)):
-        sums[3] = client.test_on(validation)
+    if BEFORE not in known:
+        sums[BEFORE] = algorithm.test(client, server)
+    if VALIDATION not in known and len(validation := client.data.validation_indices(number)):
+        sums[VALIDATION] = client.test_on(validation)
     if finetune_epochs:
         finetune(client, algorithm, server, finetune_epochs)
-        sums[1] = algorithm.test(client, server)
-    client.vector.copy_(server.vector)
-    sums[2] = client.test()
+        sums[FINETUNED] = algorithm.test(client, server)
+    if GLOBAL not in known:
+        client.vector.copy_(server.vector)
+        sums[GLOBAL] = client.test()
     return sums
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from pfl_lightning.foundation.state import State
 from pfl_lightning.model import masks
 from pfl_lightning.model.flat_model import FlatModel
 from pfl_lightning.model.start_state import StartState
-from pfl_lightning.model.training_run import hooked_batches
+from pfl_lightning.model.training_run import ensure_started, hooked_batches
 from pfl_lightning.model.transfer import to_device, to_host
 from pfl_lightning.tasks.task import Batch, Task
 
@@ -127,6 +127,7 @@ class ClientModule(FlatModel):
             self._unpack(to_device({name: t for name, t in state.items() if name != "visits"}, self.vector.device))
         seed = derive_seed(self.seed, "client", round_, client)
         self.seed_rng(seed)
+        self.task.hooks.trainer.started = False
         if self.task.hooks.active:  # code of a user's may draw from these as well
             random.seed(seed)
             np.random.seed(seed % 2**32)
@@ -153,7 +154,7 @@ class ClientModule(FlatModel):
         """The number of personal entries. It is counted once for each change of the mask."""
         now = self.mask._version
         if self._counted is None or self._counted[0] is not self.mask or self._counted[1] != now:
-            self._counted = self.mask, now, int(self.mask.count_nonzero())
+            self._counted = self.mask, now, masks.count(self.mask)
         return self._counted[2]
 
     def receive(self, vector: Tensor) -> None:
@@ -168,6 +169,8 @@ class ClientModule(FlatModel):
 
         The order and the choice of samples depend on (seed, round, client, epoch) only.
         """
+        if self.task.hooks.active:
+            ensure_started(self.task)
         indices = self.train_indices
         shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
         order = indices[torch.randperm(len(indices), generator=shuffle)][: math.ceil(fraction * len(indices))]
@@ -254,6 +257,22 @@ class ClientModule(FlatModel):
         """The task's sums over the samples at `indices`, for the present model."""
         self.task.eval()
         return self.task.test_sums(self._batches_at(indices), self.fabric_.autocast)
+
+    @torch.no_grad()
+    def test_each(self, parts: Sequence[Tensor]) -> Tensor:
+        """The task's sums over the samples at each of `parts`, for the present model: float64 [parts, sums].
+
+        The parts share batches, and the result is on the CPU. The task must have `sample_sums`.
+        """
+        self.task.eval()
+        sums: list[Tensor] = []
+        for batch in self._batches_at(torch.cat(list(parts))):
+            with self.fabric_.autocast():
+                sums.append(self.task.sample_sums(batch))
+        if not sums:
+            return torch.zeros(len(parts), len(self.task.sums), dtype=torch.float64)
+        lengths = torch.tensor([len(part) for part in parts])
+        return torch.segment_reduce(torch.cat(sums).cpu(), "sum", lengths=lengths, initial=0.0)
 
     def _batches_at(self, indices: Tensor) -> Iterator[Batch]:
         for part in torch.split(indices, self.local.test_batch_size):

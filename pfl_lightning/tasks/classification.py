@@ -63,6 +63,13 @@ class Classification(NetTask):
             self.observe(logits, y)
         return self.sums_of(logits, y)
 
+    @override
+    def sample_sums(self, batch: Batch) -> Tensor:
+        x, y = batch
+        logits = self.net(x).float()
+        loss = cross_entropy(logits, y, reduction="none").double()
+        return torch.stack([(logits.argmax(1) == y).double(), loss, torch.ones_like(loss)], 1)
+
     def sums_of(self, logits: Tensor, y: Tensor) -> Tensor:
         """The amounts that these logits [N, C] add to each of `sums`. Log-probabilities are logits too."""
         correct = (logits.argmax(1) == y).sum()

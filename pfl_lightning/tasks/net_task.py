@@ -96,6 +96,11 @@ class NetTask(Task):
         more = [entry.read() if seen else torch.zeros(len(entry.names)) for entry in self.more_metrics]
         return torch.cat([total, *(part.to(total) for part in more)])
 
+    @property
+    @override
+    def has_sample_sums(self) -> bool:
+        return not self.more_metrics and super().has_sample_sums
+
     def more_values(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The further metrics, from arrays of sums."""
         return {entry.name: entry.values([sums[name] for name in entry.names]) for entry in self.more_metrics}

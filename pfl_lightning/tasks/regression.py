@@ -60,6 +60,12 @@ class Regression(NetTask):
         return torch.stack([squares, squares.new_full((), float(y.numel()))])
 
     @override
+    def sample_sums(self, batch: Batch) -> Tensor:
+        x, y = batch
+        squares = (self.net(x).double() - y.double()).square().flatten(1).sum(1)
+        return torch.stack([squares, torch.full_like(squares, y[0].numel())], 1)
+
+    @override
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         mse = sums["squares"] / sums["count"]
         return {"rmse": np.sqrt(mse), "mse": mse, **self.more_values(sums)}

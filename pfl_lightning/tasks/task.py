@@ -78,6 +78,21 @@ class Task(LightningModule):
                 total += self.test_step(batch, index)
         return total
 
+    def sample_sums(self, batch: Batch) -> Tensor:
+        """The amounts that each sample adds to `sums`, float64 [samples, sums].
+
+        Optional. With it the samples of many clients share a batch when all of them are tested with one model.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no sample_sums(batch)")
+
+    @property
+    def has_sample_sums(self) -> bool:
+        """Whether `sample_sums` belongs to the task's own test: no subclass has changed the test without it."""
+        kinds = type(self).__mro__
+        owner = {name: next(k for k in kinds if name in vars(k)) for name in ("sample_sums", "test_step", "test_sums")}
+        per_sample = owner.pop("sample_sums")
+        return per_sample is not Task and all(issubclass(per_sample, kind) for kind in owner.values())
+
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn sums (arrays with one entry per client, or per pool of clients) into the metrics named in `better`."""
         raise NotImplementedError(f"{type(self).__name__} needs metrics(sums)")

@@ -141,7 +141,8 @@ def test_the_degenerate_setting_is_the_plain_method(algorithm, like, participati
     one, other = toy_summary(1, algorithm, **settings), alone(like, **settings)
     for key in ("last", "best", "best_per_client_visits", "best_per_client_evaluations"):
         personal = [k for k in other[key] if "global" not in k]
-        assert {k: one[key][k] for k in personal} == {k: other[key][k] for k in personal}
+        for column in personal:  # losses differ by rounding where one of them tests clients together
+            assert one[key][column] == pytest.approx(other[key][column], rel=1e-6), column
     if not isinstance(like, Local):
         assert one["model_sha256"] == other["model_sha256"]
 
