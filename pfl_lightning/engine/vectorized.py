@@ -31,6 +31,7 @@ from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.flat_model import Loss
 from pfl_lightning.model.layout import Layout
+from pfl_lightning.tasks.hooks import TRAINING
 from pfl_lightning.tasks.task import Batch, Task, TaskLoss
 
 KEY = "loop.clients_per_step"
@@ -88,6 +89,8 @@ class Vectorized(Sequential):
         channels_last: bool,
     ) -> None:
         tasks = [task, *(copy.deepcopy(task) for _ in range(count - 1))]
+        for each in tasks[1:]:
+            each.hooks.attach_trainer()
         self.layout = Layout.of(task, channels_last)
         like = next(task.parameters())
         self.vectors = torch.empty(count, self.layout.size, dtype=like.dtype, device=like.device)
@@ -101,6 +104,7 @@ class Vectorized(Sequential):
         if self.clients[0].loss_scale:
             raise ConfigError(f"{KEY}: must be 1 with fabric.precision 16-mixed; bf16-mixed has no such limit")
         require_per_sample(task, KEY)
+        _refuse_hooks(task)
         self._try_out()
 
     @override
@@ -153,7 +157,7 @@ class Vectorized(Sequential):
         groups: dict[object, list[int]] = {}
         for row, (x, y) in batches.items():
             task = self.clients[row].task
-            same = (x.shape, y.shape, task.training, tuple(p.requires_grad for p in task.parameters()))
+            same = (x.shape, y.shape, task.training, *_position(task), *(p.requires_grad for p in task.parameters()))
             groups.setdefault(same, []).append(row)
         losses: dict[int, Tensor] = {}
         for rows in groups.values():
@@ -210,6 +214,19 @@ class Vectorized(Sequential):
             kind = type(getattr(first.task, "net", first.task)).__name__
             raise ConfigError(f"{KEY}: must be 1, because several {kind} cannot be computed together: {reason}")
         self.vectors.copy_(initial)
+
+
+def _refuse_hooks(task: Task) -> None:
+    """Refuse hooks that may set attributes: clients that are computed together share those of one module."""
+    if found := [name for name in TRAINING if name in task.hooks.names]:
+        kind = type(getattr(task, "net", task)).__name__
+        raise ConfigError(f"{KEY}: must be 1, because {kind}.{found[0]} may set values for one client")
+
+
+def _position(task: Task) -> tuple[int, ...]:
+    """The present batch and epoch, which the loss of a user's module may use."""
+    trainer = task.hooks.trainer
+    return (task.batch_idx, trainer.current_epoch, trainer.global_step) if task.hooks.active else ()
 
 
 def _work(client: ClientModule, work: Callable[[ClientModule], None]) -> None:

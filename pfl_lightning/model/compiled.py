@@ -8,6 +8,7 @@ from torch.compiler import list_backends
 
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.training_run import ensure_started
 
 KEY = "loop.compile"
 GRAPHS = ("reduce-overhead", "max-autotune")
@@ -38,11 +39,13 @@ def compile_net(client: ClientModule, backend: str, mode: str = "default") -> No
         net.compile(backend=backend, **({} if mode == "default" else {"mode": mode}))
         with client.fork_rng():
             client.start_training()
+            ensure_started(client.task)
             client.backpropagate(client.data.batch(samples, before.device))
     except Exception as error:
         raise ConfigError(
             f"{KEY}: {backend} does not work here: {_reason(error)}; use another backend, or null"
         ) from error
+    client.start.restore()
     client.vector.copy_(before)
     client.grad.zero_()
 

@@ -17,6 +17,9 @@ from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.model.layout import Layout, Span
 from pfl_lightning.model.order_statistic import largest_value
 
+SPARSE = 100
+"""A mask with at most one in so many entries is handled by the places of these entries, which is faster on CPUs."""
+
 
 def by_module(root: nn.Module, layout: Layout, submodule: nn.Module) -> Tensor:
     """The entries [S] of one submodule of `root` (whose layout it is): its parameters and float buffers."""
@@ -90,7 +93,13 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 def merge(own: Tensor, mask: Tensor, received: Tensor) -> None:
     """Set all entries of `own` but those of the mask to the received ones, bit for bit."""
-    _setter(own, mask, received)()
+    if own.is_cuda or count(mask) > len(mask) // SPARSE:
+        _setter(own, mask, received)()
+        return
+    at = indices(mask)
+    kept = own[at]
+    own.copy_(received)
+    own[at] = kept
 
 
 def restorer(values: Tensor, free: Tensor) -> Callable[[], None]:
@@ -124,6 +133,11 @@ def iou(a: Tensor, b: Tensor) -> float:
     """Intersection over union; 1 for two empty masks, which are equal."""
     union = int((a | b).count_nonzero())
     return int((a & b).count_nonzero()) / union if union else 1.0
+
+
+def count(mask: Tensor) -> int:
+    """The number of True entries."""
+    return int(mask.count_nonzero()) if mask.is_cuda else int(np.count_nonzero(mask.numpy()))  # numpy is faster
 
 
 def indices(mask: Tensor, count: int | None = None) -> Tensor:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import random
-from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torchmetrics import Metric
 
 from pfl_lightning.model.layout import Layout
+from pfl_lightning.model.value_copy import copied
 
 LIBRARIES = ("torch", "torchvision", "torchmetrics", "timm", "lightning", "pytorch_lightning", "pfl_lightning")
 """Modules of these packages keep nothing but parameters and buffers."""
@@ -23,8 +18,8 @@ INTERNAL = frozenset({*vars(nn.Module()), "_compiled_call_impl"})
 class StartState:
     """Remembers buffers without a place in the vector, attributes of users' modules, and metrics.
 
-    Tensors, numbers, texts, containers of them and random generators are remembered by value. Any other object is
-    remembered by reference: changes inside it stay.
+    Attributes are remembered by value, objects of users' classes included. References to parts of the task stay. An
+    object that cannot be copied, a class, a function or a data set is remembered by reference: changes inside it stay.
 
     Args:
         task: the task, in the state that every client starts from.
@@ -48,7 +43,8 @@ class StartState:
             (owner, name, buffer, buffer.clone()) for owner, name, buffer, full in buffers if full not in placed
         ]
         own = [part for _, part in modules if type(part).__module__.partition(".")[0] not in LIBRARIES]
-        self._attributes = [(part, _attributes(part)) for part in own]
+        self._shared = [task, *task.modules(), *task.parameters(), *task.buffers()]
+        self._attributes = [(part, self._copied(_attributes(part))) for part in own]
         self._trainable = [(p, p.requires_grad) for p in task.parameters()] if own else []
         self._metrics = [part for part in task.modules() if isinstance(part, Metric)]
         self.empty = not (self._loose or own or self._metrics)
@@ -63,11 +59,16 @@ class StartState:
             now = vars(part)
             for name in now.keys() - start.keys() - INTERNAL:
                 del now[name]
-            now.update({name: _copied(value) for name, value in start.items()})
+            now.update(self._copied(start))
         for p, trainable in self._trainable:
             if p.requires_grad != trainable:
                 p.requires_grad_(trainable)
         self.reset_metrics()
+
+    def _copied(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """The attributes of a module by value."""
+        memo: dict[int, Any] = {id(part): part for part in self._shared}
+        return {name: copied(value, memo) for name, value in attributes.items()}
 
     def reset_metrics(self) -> None:
         """Forget all that the metrics inside the task have seen."""
@@ -83,23 +84,4 @@ class StartState:
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:
-    return {name: _copied(value) for name, value in vars(part).items() if name not in INTERNAL}
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a value, without copies of unknown objects."""
-    if isinstance(value, Tensor):
-        return value if isinstance(value, nn.Parameter) else value.detach().clone()
-    if isinstance(value, torch.Generator):
-        return torch.Generator(value.device).set_state(value.get_state())
-    if isinstance(value, np.ndarray | np.random.Generator | np.random.RandomState | random.Random):
-        return copy.deepcopy(value)
-    if isinstance(value, Mapping) and hasattr(value, "update"):
-        copied: Any = copy.copy(value)
-        copied.update({name: _copied(inner) for name, inner in value.items()})
-        return copied
-    if isinstance(value, deque):
-        return deque((_copied(inner) for inner in value), value.maxlen)
-    if type(value) in (list, tuple, set):
-        return type(value)(_copied(inner) for inner in value)
-    return value
+    return {name: value for name, value in vars(part).items() if name not in INTERNAL}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pfl_lightning.model.flat_model import FlatModel
 from pfl_lightning.model.start_state import StartState
 from pfl_lightning.tasks.hooks import GRADIENT
-from pfl_lightning.tasks.task import Batch
+from pfl_lightning.tasks.task import Batch, Task
 
 SKIP_EPOCH = -1
 """Returned by `on_train_batch_start` to skip the rest of the epoch."""
@@ -28,6 +28,7 @@ def hooked_batches(
     hooks, trainer = model.task.hooks, model.task.hooks.trainer
     with _training(model):
         hooks.call("on_train_start")
+        trainer.started = True
         for epoch, batches in enumerate(passes):
             trainer.current_epoch = epoch
             before = trainer.global_step
@@ -51,6 +52,17 @@ def hooked_batches(
                 break
         hooks.call("on_train_end")
         start.adopt_buffers()
+
+
+def ensure_started(task: Task) -> None:
+    """Call the first hooks if no training has done so at this visit.
+
+    Some methods compute gradients outside a training, and the loss may need attributes that these hooks set.
+    """
+    if task.hooks.active and not task.hooks.trainer.started:
+        task.hooks.call("on_train_start")
+        task.hooks.call("on_train_epoch_start")
+        task.hooks.trainer.started = True
 
 
 @contextmanager

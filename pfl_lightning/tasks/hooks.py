@@ -58,6 +58,7 @@ class Hooks:
 
     Attributes:
         names: the hooks that the module overrides.
+        latest: the method that was called last, for error messages.
         shape_training: whether a hook may change gradients or freeze parts of the model.
     """
 
@@ -71,10 +72,16 @@ class Hooks:
         self.names = frozenset(name for name in KNOWN if overrides(module, name))
         self.active = active or bool(self.names)
         self.shape_training = bool(self.names.intersection((*TRAINING, *GRADIENT, *OPTIMIZER)))
+        self.latest = ""
         self._accepted: dict[str, tuple[int, list[int]]] = {}
+        self.attach_trainer()
         if self.active:
-            module.trainer = self.trainer  # type: ignore[assignment]
             module.log = module.log_dict = _drop  # type: ignore[method-assign]
+
+    def attach_trainer(self) -> None:
+        """Give an active module its trainer. A copy of a LightningModule comes without one."""
+        if self.active:
+            self.module.trainer = self.trainer  # type: ignore[assignment]
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a hook if the module overrides it."""
@@ -82,7 +89,7 @@ class Hooks:
 
     def run(self, name: str, *arguments: Any) -> Any:
         """Call a method of the module with as many of the arguments as it takes. `dataloader_idx` is always 0."""
-        method = getattr(self.module, name)
+        self.latest, method = name, getattr(self.module, name)
         if name not in self._accepted:
             self._accepted[name] = _accepted(method, len(arguments))
         count, zeros = self._accepted[name]

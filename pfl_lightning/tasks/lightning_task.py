@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,40 +91,67 @@ class LightningTask(Task):
         self.hooks = Hooks(module, active=True)
         self.logged = LoggedSums(kind)
         module.log, module.log_dict = self._log, self._log_dict  # type: ignore[method-assign]
-        module.configure_model()
+        for name, arguments in (("setup", ("fit",)), ("configure_model", ())):
+            self._prepare(name, *arguments)
         if not module.automatic_optimization:
             raise ConfigError(f"task: {kind} uses manual optimization; return the loss from training_step instead")
         keep_local(module)
         if self.weights is not None:
             load_weights(module, self.weights, self.head_name and self.head_name.removeprefix("module."))
 
+    def _prepare(self, name: str, *arguments: Any) -> None:
+        """Call a method that completes the module before it is used."""
+        try:
+            self.hooks.run(name, *arguments)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"task: {type(self.module).__name__}.{name} fails: {_reason(error)}") from error
+
     @override
     def try_out(self, batch: Batch, autocast: Autocast) -> None:
-        """Run each step once, to find the metrics that are logged and to report errors in one line."""
-        kind, step = type(self.module).__name__, "training_step"
+        """Run each step and hook once, to find the metrics that are logged and to report errors in one line."""
+        kind = type(self.module).__name__
         try:
-            self.train()
-            with autocast():
-                loss = self.training_step(batch)
-            step = f"{self.phase}_step"
-            self.eval()
-            with torch.no_grad():
-                self.test_sums([batch], autocast)
-            step = "configure_optimizers"
-            self.optimization()
+            with warnings.catch_warnings(action="ignore"):  # metrics complain about so few samples
+                loss = self._try_training(batch, autocast)
+                self.eval()
+                with torch.no_grad():
+                    self.test_sums([batch], autocast)
+                self.optimization()
         except (ConfigError, RunError):
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise ConfigError(f"task: {kind}.{step} fails on a batch of {len(batch[1])} samples: {reason}") from error
+            place = f"{kind}.{self.hooks.latest}"
+            raise ConfigError(f"task: {place} fails on a batch of {len(batch[1])} samples: {_reason(error)}") from error
         if loss.numel() != 1 or not loss.requires_grad:
             raise ConfigError(f"task: {kind}.training_step must return a loss, one number with a gradient")
+        if not loss.isfinite():
+            raise ConfigError(
+                f"task: {kind}.training_step returns the loss {float(loss.detach())} for the first samples"
+            )
         if not self.logged.entries:
             raise ConfigError(f"task: {kind}.{self.phase}_step logs nothing; log a number or a metric with self.log")
         self.logged.known = True
         self.sums = self.logged.names()
         self.better = self.logged.better(getattr(self.module, "better", {}))
         self.unpooled = frozenset(name for name, entry in self.logged.entries.items() if not entry.pooled)
+
+    def _try_training(self, batch: Batch, autocast: Autocast) -> Tensor:
+        """The loss of one batch, with the hooks of a training around it."""
+        hooks = self.hooks
+        self.train()
+        hooks.trainer.training = True
+        hooks.call("on_train_start")
+        hooks.call("on_train_epoch_start")
+        hooks.call("on_train_batch_start", batch, 0)
+        with autocast():
+            loss = self.training_step(batch)
+        hooks.call("on_train_batch_end", self.outputs, batch, 0)
+        hooks.call("on_train_epoch_end")
+        hooks.call("on_train_end")
+        hooks.trainer.training, self.outputs = False, {}
+        return loss
 
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
@@ -190,7 +218,7 @@ class LightningTask(Task):
 
     @override
     def optimization(self) -> Optimization:
-        return read_optimizers(self.module.configure_optimizers(), type(self.module).__name__)
+        return read_optimizers(self.hooks.run("configure_optimizers"), type(self.module).__name__)
 
     @override
     def configure_optimizers(self) -> Optimizer:
@@ -214,6 +242,11 @@ def muted(metrics: Iterable[Metric]) -> Iterator[None]:
         for metric, attributes in kept:
             vars(metric).clear()
             vars(metric).update(attributes)
+
+
+def _reason(error: Exception) -> str:
+    """The kind of an error and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _zero(*_: Any, **__: Any) -> Tensor:

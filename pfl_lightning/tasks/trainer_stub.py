@@ -16,6 +16,7 @@ class TrainerStub:
     Attributes:
         current_epoch: the pass over the client's data, from 0 at the start of each local training.
         global_step: the number of batches since the start of the local training.
+        started: whether `on_train_start` was called at this visit of the client.
         training, testing, validating: the present phase.
     """
 
@@ -23,6 +24,7 @@ class TrainerStub:
         self.owner = owner
         self.current_epoch = 0
         self.global_step = 0
+        self.started = False
         self.training = self.testing = self.validating = self.sanity_checking = False
         self.logger: Any = None
         self.loggers: list[Any] = []

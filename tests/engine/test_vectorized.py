@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from lightning import LightningModule
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import Ditto, FedAvg, FedBN, FedOBP, Floco, FlocoPlus, PFedFDA
@@ -21,6 +23,7 @@ from pfl_lightning.model.client import LocalTraining
 from pfl_lightning.nets import CNN, Net
 from pfl_lightning.tasks import Classification
 from tests.algorithms.test_contract import ALGORITHMS, name
+from tests.helpers.lit_runs import lit_loop
 from tests.helpers.outcome import assert_close, outcome
 from tests.helpers.toy import PlainNet, ToyData, ToyNet, disturbed_summary, fingerprint, toy_loop, toy_summary
 from tests.helpers.visits import live_models
@@ -252,3 +255,45 @@ def test_bf16_is_computed_at_once_too():
     exact.clients[0].backpropagate(batch)
     assert torch.linalg.norm(found - engine.grads[0]) < 0.02 * torch.linalg.norm(found)
     assert not torch.equal(found, exact.grads[0]), "it was float32"
+
+
+def test_hooks_that_may_set_values_for_one_client_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"must be 1, because LitHooked\.on_train_start may set values for one client"
+    ):
+        lit_loop(one_rank(), LitHooked, FedAvg(), ToyData(), clients_per_step=2)
+
+
+class LitEpochs(LightningModule):
+    """The loss depends on the epoch and the step. Unequal clients reach them at different times."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(in_features, num_classes)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = cross_entropy(self.layer(batch[0]), batch[1])
+        return loss * (1 + self.current_epoch) * (1 + batch_idx + self.global_step)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("loss", cross_entropy(self.layer(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class LitHooked(LitEpochs):
+    """A hook sets an attribute."""
+
+    def on_train_start(self) -> None:
+        self.start = self.layer.weight.detach().clone()
+
+
+def test_epochs_and_steps_are_those_of_each_client():
+    settings = {"participation": 1.0, "batch_size": 4, "local_epochs": 3}
+    servers = []
+    for count in (1, 4):
+        loop = lit_loop(one_rank(), LitEpochs, FedAvg(), ToyData(), clients_per_step=count, **settings)
+        loop.fit()
+        servers.append(loop.server.vector)
+    assert torch.allclose(*servers, rtol=1e-4, atol=1e-6)

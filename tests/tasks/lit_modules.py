@@ -12,6 +12,16 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
 
 
+class Meter:
+    """Collects values, as people write it for themselves."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def add(self, value: int) -> None:
+        self.values.append(value)
+
+
 class LitClassifier(LightningModule):
     """BatchNorm, dropout, torchmetrics attributes, a scheduler per epoch, and attributes that hooks set."""
 
@@ -25,7 +35,7 @@ class LitClassifier(LightningModule):
         self.train_acc = MulticlassAccuracy(num_classes, average="micro")
         self.test_acc = MulticlassAccuracy(num_classes, average="micro")
         self.test_f1 = MulticlassF1Score(num_classes)
-        self.seen: list[int] = []
+        self.seen = Meter()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.backbone(x))
@@ -38,10 +48,10 @@ class LitClassifier(LightningModule):
         self.log("train_loss", loss, prog_bar=True)
         self.log("train_acc", self.train_acc, on_step=False, on_epoch=True)
         # the loss depends on what hooks have set: a leak to the next client would change the model
-        return loss * (1 + 0.01 * len(self.seen)) * (1 + 0.01 * self.current_epoch)
+        return loss * (1 + 0.01 * len(self.seen.values)) * (1 + 0.01 * self.current_epoch)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.seen.append(len(batch[1]))
+        self.seen.add(len(batch[1]))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         x, y = batch
@@ -58,11 +68,14 @@ class LitClassifier(LightningModule):
 
 
 class LitCollection(LightningModule):
-    """A collection of metrics, a metric with list states, a scheduler per step, gradient hooks, a dict as output."""
+    """A collection of metrics, a metric with list states, a scheduler per step, gradient hooks, a dict as output.
+
+    Its parameters have no types, `setup` completes it, and its steps need an attribute that a hook sets.
+    """
 
     better = {"MulticlassAccuracy": "higher"}  # noqa: RUF012
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int = 10) -> None:
+    def __init__(self, input_shape, num_classes):  # type: ignore[no-untyped-def]
         super().__init__()
         self.layer = nn.Linear(input_shape[0], 6)
         self.norm = nn.LayerNorm(6)
@@ -73,13 +86,20 @@ class LitCollection(LightningModule):
         self.register_buffer("average", torch.zeros(6))
         self.clipped = 0
 
+    def setup(self, stage: str) -> None:
+        self.scale = {"fit": 0.5}[stage]
+
+    def on_train_start(self) -> None:
+        self.start = self.out.bias.detach().clone()
+
     def forward(self, x: Tensor) -> Tensor:
         return self.out(torch.relu(self.norm(self.layer(x))))
 
     def training_step(self, batch: Any) -> dict[str, Tensor]:
         x, y = batch
         logits = self(x)
-        return {"loss": F.cross_entropy(logits, y), "logits": logits.detach()}
+        near = self.scale * (self.out.bias - self.start).square().sum()
+        return {"loss": F.cross_entropy(logits, y) + near, "logits": logits.detach()}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.clipped += 1

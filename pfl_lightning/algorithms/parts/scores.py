@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.training_run import ensure_started
 from pfl_lightning.tasks.task import TaskLoss
 
 ScoreName = Literal["obp", "obp_legacy", "gradient", "fisher", "fisher_batch", "fisher_literal", "perturbation"]
@@ -57,6 +58,7 @@ def fisher(client: ClientModule) -> Tensor:
     chunks that `ENTRIES_AT_ONCE` bounds, so that memory does not grow with their number.
     """
     client.task.eval()
+    ensure_started(client.task)
     loss = TaskLoss(client.task)
     parameters = {f"task.{name}": p.detach() for name, p in client.task.named_parameters()}
 
