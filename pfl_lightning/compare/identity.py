@@ -53,5 +53,5 @@ def _clean(value: Any) -> Any:
 
 
 def _key(key: object) -> str:
-    """JSON writes the keys 1 and "1" the same way; keep them apart."""
-    return key if isinstance(key, str) else f"{type(key).__name__}:{key!r}"
+    """JSON writes the keys 1 and "1" the same way; keep them apart, and from a text that looks like the result."""
+    return key if isinstance(key, str) and ":" not in key else f"{type(key).__name__}:{key!r}"

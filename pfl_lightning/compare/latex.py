@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pfl_lightning.compare.markdown import MEANINGS, PAIRED, paired_rows
 from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.table import Place, Table
 
@@ -21,6 +22,8 @@ ESCAPES = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "[": "{[}",
+    "*": "{*}",
     "±": r"$\pm$",
     "−": r"$-$",
     "—": "---",
@@ -30,7 +33,16 @@ ESCAPES = {
     "Λ": r"$\Lambda$",
     "α": r"$\alpha$",
     "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "η": r"$\eta$",
+    "μ": r"$\mu$",
+    "ρ": r"$\rho$",
+    "τ": r"$\tau$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
 }
+"""A bracket or a star at the begin of a row would be taken for an argument of the line break before it."""
 
 
 def escape(text: str) -> str:
@@ -41,22 +53,25 @@ def escape(text: str) -> str:
 
 
 def latex(table: Table, answers: Sequence[Answers]) -> str:
-    """The main table and the questions, each as a floating table. Needs the package booktabs."""
+    """The main table, the questions and the paired comparison as floating tables. Needs the package booktabs."""
     blocks = [_main(table)]
     for answer in answers:
+        place = f" at {answer.column}" if answer.column else ""
+        shown = {method: escape(method) + _letters(marks) for method, marks in table.marks(answer.column).items()}
         if answer.questions:
             header = ["method", *(question.title for question in answer.questions)]
-            rows = [[escape(m), *(escape(q.texts[i]) for q in answer.questions)] for i, m in enumerate(answer.methods)]
-            place = f" at {answer.column}" if answer.column else ""
-            alignment = "l" + "r" * len(answer.questions)
-            blocks.append(_float(f"Clients and cost{place}.", alignment, header, [rows], ""))
+            rows = [[m, *(q.texts[i] for q in answer.questions)] for i, m in enumerate(answer.methods)]
+            meanings = " ".join(MEANINGS[q.key] for q in answer.questions if q.key in MEANINGS)
+            blocks.append(_second(f"Clients and cost{place}. {meanings}", header, rows, shown))
+        if answer.comparisons:
+            blocks.append(_second(f"Paired comparison{place}. {PAIRED}", *paired_rows(answer), shown))
     return "% \\usepackage{booktabs}\n" + "\n".join(blocks)
 
 
 def _main(table: Table) -> str:
     header, alignment = ["method", "reported"], "ll"
     for label, has_paper in zip(table.columns, table.has_paper, strict=True):
-        header += [label or "value", *(["paper"] if has_paper else [])]
+        header += [label or table.unit, *(["paper"] if has_paper else [])]
         alignment += "rr" if has_paper else "r"
     groups: list[list[list[str]]] = [[], []]
     for row in table.rows:
@@ -74,7 +89,17 @@ def _place(place: Place) -> str:
         text = rf"\textbf{{{text}}}"
     elif place.rank == 2:
         text = rf"\underline{{{text}}}"
-    return text + (f"$^{{{','.join(place.marks)}}}$" if place.marks else "")
+    return text + _letters(place.marks)
+
+
+def _letters(marks: Sequence[str]) -> str:
+    return f"$^{{{','.join(marks)}}}$" if marks else ""
+
+
+def _second(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], shown: Mapping[str, str]) -> str:
+    """A table with a row for each method."""
+    escaped = [[shown[method], *map(escape, texts)] for method, *texts in rows]
+    return _float(caption, "l" + "r" * (len(header) - 1), header, [escaped], "")
 
 
 def _float(

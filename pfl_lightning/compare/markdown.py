@@ -9,12 +9,18 @@ from pfl_lightning.compare.statistics import Paired
 from pfl_lightning.compare.table import Place, Table
 from pfl_lightning.compare.verdict import CAPTION, verdicts
 
-QUESTIONS = (
-    "Worst tenth: mean over the tenth of the clients with the worst values at the reported moment. Steps: gradient "
-    "steps of local training, every model that a visit trains counted. To reach a value: until the reported column "
-    "first has it at an evaluation, with every seed; — if it never does. Worse than Local: strictly worse than the "
-    "same client with the same seed and net."
-)
+MEANINGS = {
+    "worst_tenth": "Worst tenth: mean over the tenth of the clients with the worst values at the reported moment.",
+    "spread": "Deviation over clients: standard deviation of their values.",
+    "worse_than_local": "Worse than Local: strictly worse than the same client with the same seed and net.",
+    "mib": "MiB sent: to and from all clients in all rounds.",
+    "steps_per_visit": "Steps: gradient steps of local training, every model that a visit trains counted.",
+    "mib_to_target": "To reach a value: all clients together, until the reported column first has it at an "
+    "evaluation, with every seed; — if it never does.",
+    "by_validation": "Round by validation: the value on test data at the round that validation data chose.",
+    "best_on_test": "Best round on test: the best value at any evaluation, which flatters.",
+}
+"""Key of a question → what its column shows."""
 PAIRED = (
     "Mean difference over the clients, method minus reference, with its 95 % interval, and the p-value of a two-sided "
     "Wilcoxon signed-rank test after Holm's correction for all tests of this table. With one partition for all seeds a "
@@ -30,13 +36,17 @@ def markdown(table: Table, answers: Sequence[Answers]) -> str:
     parts += [f"<sup>{letter}</sup> {_plain(text)}" for letter, text in table.notes.items()]
     for answer in answers:
         place = f" at {answer.column}" if answer.column else ""
+        shown = {method: method + _letters(marks) for method, marks in table.marks(answer.column).items()}
         if answer.questions:
             header = ["method", *(question.title for question in answer.questions)]
-            rows = [[m, *(q.texts[i] for q in answer.questions)] for i, m in enumerate(answer.methods)]
-            parts += [f"**Clients and cost{place}.** {QUESTIONS}", _grid(header, rows)]
+            rows = [[shown[m], *(q.texts[i] for q in answer.questions)] for i, m in enumerate(answer.methods)]
+            meanings = " ".join(MEANINGS[q.key] for q in answer.questions if q.key in MEANINGS)
+            parts += [f"**Clients and cost{place}.** {meanings}", _grid(header, rows)]
         if answer.comparisons:
-            parts += [f"**Paired comparison{place}.** {PAIRED}", _paired(answer)]
-        if lines := verdicts(answer):
+            header, rows = paired_rows(answer)
+            parts += [f"**Paired comparison{place}.** {PAIRED}"]
+            parts += [_grid(header, [[shown[method], *texts] for method, *texts in rows])]
+        if lines := verdicts(answer, shown):
             parts += [CAPTION.format(place=place), "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
@@ -55,7 +65,7 @@ def p_text(p: float) -> str:
 def _main(table: Table) -> str:
     header = ["method", "reported"]
     for label, has_paper in zip(table.columns, table.has_paper, strict=True):
-        header += [label or "value", *(["paper"] if has_paper else [])]
+        header += [label or table.unit, *(["paper"] if has_paper else [])]
     rows = []
     for row in table.rows:
         cells = [f"{row.method} (control)" if row.control else row.method, row.reported]
@@ -71,10 +81,15 @@ def _place(place: Place) -> str:
         text = f"**{text}**"
     elif place.rank == 2:
         text = f"<u>{text}</u>"
-    return text + (f" <sup>{','.join(place.marks)}</sup>" if place.marks else "")
+    return text + _letters(place.marks)
 
 
-def _paired(answer: Answers) -> str:
+def _letters(marks: Sequence[str]) -> str:
+    return f" <sup>{','.join(marks)}</sup>" if marks else ""
+
+
+def paired_rows(answer: Answers) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of the paired comparison. Each row begins with its method."""
     found = {(method, other): (result, p) for method, other, result, p in answer.comparisons}
     methods = [m for m in answer.methods if any(pair[0] == m for pair in found)]
     rows = []
@@ -82,7 +97,7 @@ def _paired(answer: Answers) -> str:
         pairs = [found.get((method, other)) for other in answer.references]
         texts = [paired_text(*pair, answer.scale, answer.digits) if pair else "" for pair in pairs]
         rows.append([method, *texts])
-    return _grid(["method", *(f"against {other}" for other in answer.references)], rows)
+    return ["method", *(f"against {other}" for other in answer.references)], rows
 
 
 def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:

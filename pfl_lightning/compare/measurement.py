@@ -68,16 +68,21 @@ class Measurement:
         return self._steps(self.cell.rounds) / visits(self.facts, self.cell.visits)
 
     @property
+    def is_curve(self) -> bool:
+        """Whether the column has several values. A single one does not tell when a value was reached."""
+        return len(self.facts.series(self.metric.column)) > 1
+
+    @property
     def best_on_test(self) -> float:
-        """The best value that the column ever had on test data."""
+        """The best value that the column ever had on test data; NaN if it has only one."""
         series = self.facts.series(self.metric.column)
-        return series[self.metric.best([value for _, value in series])][1] if series else math.nan
+        return series[self.metric.best([value for _, value in series])][1] if self.is_curve else math.nan
 
     @property
     def by_validation(self) -> float:
-        """The test value at the round that validation chose; NaN without validation data."""
+        """The test value at the round that validation chose; NaN without validation data, or if there is one value."""
         round_ = validation_round(self.facts, self.metric)
-        return math.nan if round_ is None else self.facts.at(round_, self.metric.column)
+        return math.nan if round_ is None or not self.is_curve else self.facts.at(round_, self.metric.column)
 
     def cost_of(self, target: float) -> tuple[float, float] | None:
         """(bytes, gradient steps) until the reported column first reached a value; None if it never did."""

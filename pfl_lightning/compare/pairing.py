@@ -20,16 +20,19 @@ def compare_pairs(
 ) -> tuple[tuple[str, str, Paired, float], ...]:
     """(method, reference, result, p-value after Holm's correction) for every pair with recorded clients."""
     alone = {o.entry.method: o for o in column}
-    found = []
+    found: list[tuple[str, str, Paired]] = []
+    tests: list[frozenset[str]] = []
     for outcome in column:
         method = outcome.entry.method
         others = [(reference.entry.method, counterpart(outcome, reference, column)) for reference in references]
         for name, other in [*others, (ITSELF, alone.get(f"{method}, {ALONE}"))]:
             result = _compared(outcome, other) if other else None
-            if result is not None:
+            if other is not None and result is not None:
                 found.append((method, name, result))
-    corrected = holm([result.p for _, _, result in found])
-    return tuple((*one, p) for one, p in zip(found, corrected, strict=True))
+                tests.append(frozenset((method, other.entry.method)))
+    raw = {test: result.p for test, (_, _, result) in zip(tests, found, strict=True)}  # A against B is B against A
+    corrected = dict(zip(raw, holm(list(raw.values())), strict=True))
+    return tuple((*one, corrected[test]) for one, test in zip(found, tests, strict=True))
 
 
 def counterpart(outcome: Outcome, reference: Outcome, column: Sequence[Outcome]) -> Outcome | None:

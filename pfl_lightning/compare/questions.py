@@ -122,13 +122,13 @@ def _cost(column: Sequence[Outcome], target: float) -> list[Question]:
     mib: list[float | None] = []
     steps: list[float | None] = []
     for outcome in column:
-        costs = [m.cost_of(target) for m in outcome.measurements if m.metric.name == metric.name]
+        costs = [m.cost_of(target) for m in outcome.measurements if m.metric.name == metric.name and m.is_curve]
         reached = [cost for cost in costs if cost is not None]
         whole = bool(costs) and len(reached) == len(costs)
         mib.append(mean_deviation([cost[0] / MIB for cost in reached])[0] if whole else None)
         steps.append(mean_deviation([cost[1] for cost in reached])[0] if whole else None)
     goal = metric.text(target) + (" %" if metric.percent else "")
-    measured = [bool(outcome.measurements) for outcome in column]
+    measured = [any(m.is_curve for m in outcome.measurements) for outcome in column]
     texts = [["—" if has and value is None else _amount(value) if value is not None else "" for value, has in
               zip(values, measured, strict=True)] for values in (mib, steps)]  # fmt: skip
     return [

@@ -49,6 +49,13 @@ class Table:
     rows: tuple[Row, ...]
     notes: Mapping[str, str]
     """Letter → footnote."""
+    unit: str = "value"
+    """What all entries are, with the unit, if it is the same for all."""
+
+    def marks(self, column: str) -> dict[str, tuple[str, ...]]:
+        """Method → letters of its footnotes in a column."""
+        index = self.columns.index(column)
+        return {row.method: row.places[index].marks for row in self.rows}
 
 
 def build_table(experiment: Experiment, outcomes: Sequence[Outcome]) -> Table:
@@ -76,7 +83,9 @@ def build_table(experiment: Experiment, outcomes: Sequence[Outcome]) -> Table:
     ]
     has_paper = tuple(any(places[method, label].paper for method in methods) for label in columns)
     caption = build_caption(experiment, outcomes)
-    return Table(experiment.name, caption, tuple(columns), has_paper, tuple(rows), notes.texts)
+    units = {outcome.entry.metric.label for outcome in outcomes}
+    unit = units.pop() if len(units) == 1 else "value"
+    return Table(experiment.name, caption, tuple(columns), has_paper, tuple(rows), notes.texts, unit)
 
 
 def _place(outcome: Outcome, reason: str, rank: int | None, notes: _Notes, paper: str) -> Place:
@@ -97,11 +106,12 @@ def _place(outcome: Outcome, reason: str, rank: int | None, notes: _Notes, paper
 
 
 def _ranks(column: Sequence[Outcome], reasons: Sequence[str]) -> list[int | None]:
-    """Ranks from 1 among complete, like entries. Equal means share a rank."""
+    """Ranks from 1 among complete, like entries. Means that look equal in the table share a rank."""
     means: dict[int, float] = {}
     for index, (outcome, reason) in enumerate(zip(column, reasons, strict=True)):
         if outcome.complete and not reason:
-            means[index] = mean_deviation([m.value for m in outcome.measurements])[0]
+            mean, _ = mean_deviation([m.value for m in outcome.measurements])
+            means[index] = float(outcome.entry.metric.text(mean))
     if len(means) < 2:
         return [None] * len(column)
     metric = column[next(iter(means))].entry.metric

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from pfl_lightning.compare.questions import Answers
+from pfl_lightning.compare.questions import REFERENCES, Answers
 
 LEVEL = 0.05
 """p-values above it are no evidence of a difference."""
 CAPTION = (
-    f"**What the controls say{{place}}.** A method counts as better or worse than a control if p < {LEVEL} in the "
+    f"**What the controls say{{place}}.** A method counts as better or worse than another row if p < {LEVEL} in the "
     "paired comparison. Otherwise the difference is not clear."
 )
 
 
-def verdicts(answers: Answers) -> list[str]:
-    """One line for all methods with the same outcome against the references, the most successful first."""
+def verdicts(answers: Answers, shown: Mapping[str, str] | None = None) -> list[str]:
+    """One line for all methods with the same outcome against the references, the most successful first.
+
+    Args:
+        answers: with the paired comparison.
+        shown: method → its name as the text shows it.
+    """
     outcomes: dict[str, dict[str, str]] = {}
     for method, other, result, p in answers.comparisons:
-        if method not in answers.references and not method.endswith(", alone"):
+        if method not in REFERENCES and not method.endswith(", alone"):
             better = (result.difference > 0) == answers.higher
             outcomes.setdefault(method, {})[other] = "unclear" if p >= LEVEL else "better" if better else "worse"
     groups: dict[str, list[str]] = {}
     for method in sorted(outcomes, key=lambda one: _rank(list(outcomes[one].values()))):
-        groups.setdefault(_words(outcomes[method]), []).append(method)
+        groups.setdefault(_words(outcomes[method]), []).append((shown or {}).get(method, method))
     return [f"{words}: {', '.join(methods)}." for words, methods in groups.items()]
 
 

@@ -68,7 +68,9 @@ def test_order_of_keys_does_not_matter_and_order_of_lists_does():
 
 
 def test_keys_of_other_types_are_kept_apart():
-    assert identity({"a": {1: 0}}) != identity({"a": {"1": 0}})
+    one, others = {"a": {1: 0}}, ["1", "int:1", "str:1", "str:'int:1'"]
+    ids = [identity(one), *(identity({"a": {key: 0}}) for key in others)]
+    assert len(set(ids)) == len(ids)
 
 
 def test_a_run_from_before_a_key_existed_is_found_if_the_key_has_the_old_meaning():

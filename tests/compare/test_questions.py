@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pfl_lightning.compare.questions import answer
+from pfl_lightning.compare.statistics import holm
 from tests.compare.test_table import outcomes
 from tests.helpers.comparisons import experiment
 
@@ -51,6 +54,36 @@ def test_the_value_to_reach_is_fedavg_s_by_default():
     question = next(q for q in found.questions if q.key == "mib_to_target")
     assert question.title == "MiB to reach 50.0 %"
     assert texts(found, "mib_to_target") == {"FedAvg": "7", "FedOBP": "2", "Local": "—"}
+
+
+def test_a_single_evaluation_does_not_tell_when_a_value_was_reached():
+    """Nor which round was best: every value would be that of the whole run."""
+    made = experiment(seeds=[0, 1], controls=["Local"])
+    column = outcomes(made, VALUES, CLIENTS)
+    late = []
+    for outcome in column:
+        name = outcome.entry.metric.column
+        for m in outcome.measurements:
+            kept = [{k: v for k, v in row.items() if k != name or row["round"] == 4} for row in m.facts.rounds]
+            late.append(replace(m, facts=replace(m.facts, rounds=kept)))
+    once = [replace(o, measurements=tuple(late[2 * i : 2 * i + 2])) for i, o in enumerate(column)]
+    found = answer(made, once, "")
+    assert [texts(found, key) for key in ("mib_to_target", "steps_to_target", "best_on_test")] == [None] * 3
+    mixed = answer(made, [once[0], *column[1:]], "")
+    assert texts(mixed, "mib_to_target") == {"FedAvg": "", "FedOBP": "2", "Local": "—"}
+
+
+def test_each_test_counts_once_in_holm_s_correction():
+    """FedAvg against Local is the same test as Local against FedAvg."""
+    steps = [n / 100 for n in range(1, 9)]
+    clients = {"FedAvg": [0.5 + n for n in steps], "FedOBP": [0.6 + 3 * n for n in steps], "Local": [0.5] * 8}
+    found = answers(clients)
+    raw = {(method, other): result.p for method, other, result, _ in found.comparisons}
+    tests = [raw["FedAvg", "Local"], raw["FedOBP", "Local"], raw["FedOBP", "FedAvg"]]
+    expected = dict(zip([("FedAvg", "Local"), ("FedOBP", "Local"), ("FedOBP", "FedAvg")], holm(tests), strict=True))
+    corrected = {(method, other): p for method, other, _, p in found.comparisons}
+    assert max(corrected.values()) == pytest.approx(3 * 2 / 2**8)
+    assert corrected == {**expected, ("Local", "FedAvg"): expected["FedAvg", "Local"]}
 
 
 def test_totals():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,14 @@ def test_equal_means_share_a_rank_and_missing_ones_have_none():
     assert found["Ditto", ""].marks == ("a",)
 
 
+def test_means_that_look_equal_share_a_rank():
+    """Bold 55.0 beside underlined 55.0 would claim a difference that the table does not show."""
+    found, _ = places(
+        experiment(**THREE), {("FedAvg", ""): [0.5501] * 2, ("FedOBP", ""): [0.5502] * 2, ("Ditto", ""): [0.549] * 2}
+    )
+    assert [found[m, ""].rank for m in ("FedAvg", "FedOBP", "Ditto")] == [1, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -148,6 +157,25 @@ def test_markdown():
     assert "**Paired comparison at alpha=0.5.**" in text
 
 
+def test_unlike_entries_are_marked_in_every_table():
+    table, answers = full_table()
+    text = markdown(table, answers)
+    rows = [line for line in text.splitlines() if line.startswith("| odd_one")]
+    assert len(rows) == 5  # the main table, clients and cost and the paired comparison in two columns
+    assert all("<sup>a</sup>" in row for row in rows)
+    assert text.count(": odd_one <sup>a</sup>.") == 2  # the verdict
+    assert "FedAvg <sup>" not in text
+    assert latex(table, answers).count(r"odd\_one$^{a}$") == 4
+
+
+def test_only_columns_that_are_there_are_explained():
+    table, answers = full_table()
+    assert "To reach a value" in markdown(table, answers)
+    few = [replace(a, questions=tuple(q for q in a.questions if q.key == "mib")) for a in answers]
+    assert "To reach a value" not in markdown(table, few)
+    assert "MiB sent:" in markdown(table, few)
+
+
 def test_latex():
     text = latex(*full_table())
     assert r"\begin{tabular}{llrrr}" in text
@@ -157,7 +185,7 @@ def test_latex():
     assert r"100 \% real \& true." in text
     for word in ("toprule", "midrule", "bottomrule", "texttt{all\\_acc\\_before}"):
         assert f"\\{word}" in text
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 3
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 5
     assert text.isascii()
 
 
@@ -165,6 +193,11 @@ def test_latex_escapes_everything():
     assert escape("a_b & 5 % #1 {x} ~ ^ \\ $ <>") == (
         r"a\_b \& 5 \% \#1 \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{} \$ \textless{}\textgreater{}"
     )
+
+
+def test_latex_rows_may_begin_with_a_bracket_or_a_star():
+    """After a line break LaTeX takes them for an argument of the break."""
+    assert (escape("[ours]"), escape("*x"), escape("≥ η")) == ("{[}ours]", "{*}x", r"$\geq$ $\eta$")
 
 
 def test_csv_has_all_numbers():

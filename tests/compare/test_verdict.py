@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.statistics import Paired
 from pfl_lightning.compare.verdict import verdicts
@@ -27,3 +29,15 @@ def test_methods_with_the_same_outcome_share_a_line():
 
 def test_where_lower_is_better_a_negative_difference_is_better():
     assert verdicts(answers([("A", "Local", -3.0, 0.01)], higher=False)) == ["Better than Local: A."]
+
+
+def test_the_best_method_has_a_verdict_too():
+    """It is a reference for the others, but no control."""
+    found = replace(answers([("A", "Local", 3.0, 0.01), ("B", "A", -1.0, 0.01)]), references=("Local", "A"))
+    assert verdicts(found) == ["Better than Local: A.", "Worse than A: B."]
+
+
+def test_a_method_keeps_its_marks():
+    assert verdicts(answers([("A", "Local", 3.0, 0.01)]), {"A": "A <sup>b</sup>"}) == [
+        "Better than Local: A <sup>b</sup>."
+    ]
