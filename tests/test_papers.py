@@ -11,6 +11,7 @@ import pytest
 import pfl_lightning.algorithms
 from pfl_lightning.cli.compare_resolver import ParserResolver
 from pfl_lightning.cli.extends import config_files
+from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.experiment import Column, Experiment, Method
 from pfl_lightning.compare.experiment_file import experiment_from
 from pfl_lightning.compare.file_layers import layered, with_variant
@@ -27,7 +28,11 @@ PAPERS = {
     "fedobp": [*(f"table{n}" for n in (1, 5, 6, 7, 8)), *(f"figure{n}" for n in range(2, 13))],
     "fedselect": ["table1", "table2", "table3", "figure2", "figure3", "figure4"],
     "fedpurin": ["table1", "table2", "table3", *(f"figure{n}" for n in range(2, 7))],
-    "pfedsop": ["table2", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
+    "pfedsop": ["table2", "table2_search", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
+    "learn2pfed": [
+        *(f"table{n}" for n in range(1, 7)),
+        *("table1_authors", "table1_same_model", "table3_pjm", "fig3", "fig4", "fig7"),
+    ],
 }
 """Everything that shows results. docs/papers.md lists the rest, such as tables of layers and diagrams."""
 DATA = {
@@ -44,8 +49,16 @@ DATA = {
     "OfficeHome": "OfficeHome",
     "Tiny-ImageNet": "TinyImageNet",
 }
-"""First word of a column's label → the class of its data."""
-SEEDS = {"fedobp": ([0, 1, 2, 3], 0), "fedselect": ([0, 1, 2], 0), "fedpurin": ([1, 2, 3], None), "pfedsop": ([0], 0)}
+"""A word of a column's label → the class of its data."""
+ONE_SET = {"learn2pfed_polynomial": "Polynomial", "learn2pfed_load": "ElectricityLoad", "learn2pfed_images": "CIFAR10"}
+"""Base of an experiment whose labels do not name the data → their class."""
+SEEDS = {
+    "fedobp": ([0, 1, 2, 3], 0),
+    "fedselect": ([0, 1, 2], 0),
+    "fedpurin": ([1, 2, 3], None),
+    "pfedsop": ([0], 0),
+    "learn2pfed": ([0, 1, 2, 3, 4], 0),
+}
 """The seeds of a paper's runs, and `data.seed`: one partition for all of them, or None for one with each seed."""
 FILES = [FOLDER / paper / f"{name}.yaml" for paper, names in PAPERS.items() for name in names]
 
@@ -56,6 +69,9 @@ def read(path: Path, variant: str | None = None) -> Experiment:
 
 def variants(path: Path) -> list[str]:
     return list(layered(config_files(path)).get("variants") or {})
+
+
+VARIANTS = [(path, variant) for path in FILES for variant in variants(path)]
 
 
 def test_every_table_and_figure_has_a_file_and_the_page_lists_it():
@@ -72,21 +88,58 @@ def test_a_file_says_how_it_is_run_what_it_measures_and_what_it_costs(path):
     assert re.search(r"^# Metric", comment, re.MULTILINE)
     assert re.search(r"[Cc]ost:", comment)
     made = read(path)
-    assert made.name == f"{path.parent.name}-{path.stem}", "two experiments must not share a folder"
+    name = path.stem.replace("_", "-")
+    assert made.name == f"{path.parent.name}-{name}", "two experiments must not share a folder"
     assert made.caption
-    assert (
-        made.paper
-        or "The paper prints no values" in comment
-        or "as its text gives them" in comment
-        or "text" in comment
-    )
+    assert made.paper or "The paper prints no values" in comment
     seeds, partition_seed = SEEDS[path.parent.name]
     assert list(made.seeds) == seeds[: len(made.seeds)]
-    assert made.partition_seed == partition_seed
-    for variant in variants(path):
-        short = read(path, variant)
-        assert short.caption.startswith("Shortened to")
-        assert short.name == f"{made.name}-{variant}"
+    generated = "polynomial" in str(made.base)  # a trial draws its own points
+    assert made.partition_seed == (None if generated else partition_seed)
+
+
+@pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda value: getattr(value, "stem", value))
+def test_a_variant_says_in_its_caption_what_it_leaves_out(path, variant):
+    full, short = read(path), read(path, variant)
+    assert short.name == f"{full.name}-{variant}"
+    said, _, _ = short.caption.partition(full.caption)
+    assert said.startswith("Shortened to")
+    for key, value in short.set.items():
+        if key == "loop.rounds":
+            assert f"{value} of " in said
+        elif key == "loop.eval_every" and full.report.select == "best" and "all_" in full.report.metric:
+            assert f"every {value} rounds" in said
+        elif full.set.get(key) != value and key != "loop.eval_every":
+            assert str(value) in said, key
+    if len(short.seeds) < len(full.seeds):
+        assert re.search(r"one (seed|of five)", said)
+    labels = {method.label: method.keys for method in full.methods}
+    if len(short.methods) < len(labels):
+        assert "methods" in said or "grid" in said
+    for method in short.methods:
+        for key, value in method.keys.items():
+            assert labels[method.label].get(key) == value or str(value) in said, method.label
+
+
+def test_every_point_of_the_search_is_a_method_that_exists():
+    path = FOLDER / "pfedsop" / "table2_search.yaml"
+    numbers = {}
+    for experiment in (read(path), read(path, "short")):
+        comparison = Comparison(experiment, ParserResolver())  # it refuses a search without validation data
+        cells = comparison.stage({}).cells.values()
+        for cell in cells:
+            config = cell.config["algorithm"]
+            getattr(pfl_lightning.algorithms, class_name(cell.config, "algorithm"))(**config["init_args"])
+            assert cell.config["data"]["init_args"]["validation_share"] == 0.2
+        numbers[experiment.name] = len(cells)
+        rates = [
+            (c.config["algorithm"]["init_args"]["eta1"], c.config["task"]["init_args"]["optimizer"]["init_args"]["lr"])
+            for c in cells
+            if class_name(c.config, "algorithm") == "PFedSOP"
+        ]
+        assert {eta1 for eta1, _ in rates} >= {None, 1.0, 0.1, 0.01}
+        assert {lr for _, lr in rates} >= {1.0, 0.1, 0.01}
+    assert numbers == {"pfedsop-table2-search": 150, "pfedsop-table2-search-short": 30}
 
 
 def test_every_cell_is_a_config_that_exists():
@@ -113,8 +166,9 @@ def check_cell(
     assert base, where
     config = merge([resolver.read(base), method.config])
     data = class_name(config, "data") or ""
-    first = column.label.partition(",")[0]
-    assert data == DATA["CIFAR-10" if first.startswith("train_size") else first], where
+    named = [DATA[word] for word in column.label.split(", ") if word in DATA]
+    default = "CIFAR10" if column.label.startswith("train_size") else ONE_SET.get(Path(base).stem, "")
+    assert data == (named[0] if named else default), where
     algorithm = class_name(method.config, "algorithm") or method.root or method.label
     keys = {**method.keys, **experiment.set, **column.keys, **method.at.get(column.label, {})}
     own = {key.removeprefix("algorithm."): value for key, value in keys.items() if key.startswith("algorithm.")}
