@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tools.faults.process import Run, prepare
+from tools.faults.process import Run, prepare, scratch_folder
 from tools.faults.tiny_run import ROUNDS, command, names, outcome
 
 MORE = 2
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     prepare()
     started, verdicts, left = time.monotonic(), Counter[str](), 0
-    with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder, scratch_folder(Path(folder)) as scratch:
         saved, untouched = Path(folder) / "saved", Path(folder) / "untouched"
         for path, rounds in ((saved, ROUNDS), (untouched, ROUNDS), (untouched, ROUNDS + MORE)):
             assert Run(command(path, options.devices, rounds), Path(folder) / "log").wait() == 0
@@ -92,13 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             target, how = targets[number % len(targets)], random.choice(DAMAGES)
             damage(run_dir / target, how)
             before = {path: path.read_bytes() for path in files(run_dir) if path.name != ".lock"}
-            way = COMMANDS[number % len(COMMANDS)]
+            way = random.choice(COMMANDS)
             words = command(run_dir, options.devices, ROUNDS + MORE)
             if way == "--resume DIR":
                 words = ["--resume", str(run_dir), "--loop.rounds", str(ROUNDS + MORE)]
             code = Run(words, log).wait()
             found = verdict(run_dir, code, log.read_text(), before, expected)
-            more = surplus(run_dir, code, expected_names)
+            more = surplus(run_dir, code, expected_names) | set(os.listdir(scratch))
             verdicts[f"{way}: {found}"] += 1
             left += len(more)
             remark = f"  LEFT: {' '.join(sorted(more))}" if more else ""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from pfl_lightning.checkpoint.manifest import list_rounds
-from tools.faults.process import Run, prepare
+from tools.faults.process import Run, prepare, scratch_folder
 from tools.faults.tiny_run import ROUNDS, command, names, outcome, rows_of
 
 MODES = (
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare()
     modes = MODES if options.devices > 1 else MODES[:2]
     started, different, left, facts = time.monotonic(), 0, 0, []
-    with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pfl-faults-") as folder, scratch_folder(Path(folder)) as scratch:
         undisturbed = Path(folder) / "undisturbed"
         begin = time.monotonic()
         assert Run(command(undisturbed, options.devices), undisturbed.with_suffix(".log")).wait() == 0
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_dir, mode = Path(folder) / f"run{number}", modes[number % len(modes)]
             fact = survive(run_dir, mode, duration, options.devices)
             same = outcome(run_dir) == expected
-            surplus = names(run_dir) ^ expected_names
+            surplus = names(run_dir) ^ expected_names | set(os.listdir(scratch))
             different, left = different + (not same), left + len(surplus)
             facts.append(fact)
             print(f"{number + 1:3}  {mode:40} after round {fact.rows:2}, resumed {fact.resumes}x, "

@@ -161,7 +161,9 @@ def _spoil(rng: random.Random, holder: dict[str, Any], key: str, content: dict[s
 def own_class(rng: random.Random) -> Mistake:
     """An algorithm, task or net of the user's own with a mistake in it."""
     key, code, name = random_own_class(rng)
-    return Mistake(words({**BASE, key: name}), {"mine.py": code.encode()})
+    # settings of the class that is replaced would be refused before the class is made
+    settings = {option: value for option, value in BASE.items() if not option.startswith(f"{key}.")}
+    return Mistake(words({**settings, key: name}), {"mine.py": code.encode()})
 
 
 def own_data(rng: random.Random) -> Mistake:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -18,6 +20,21 @@ def prepare() -> None:
     from pfl_lightning.cli.parser import build_parser, parse
 
     parse(build_parser(), ["--algorithm", "FedOBP", "--task.net", "MLP", "--data.partition", "IID"])
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """An empty folder for the temporary files of all runs inside the block, so that a file which stays is noticed."""
+    folder, before, variable = parent / "scratch", tempfile.tempdir, os.environ.get("TMPDIR")
+    folder.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield folder
+    finally:
+        tempfile.tempdir = before
+        os.environ.pop("TMPDIR")
+        if variable is not None:
+            os.environ["TMPDIR"] = variable
 
 
 class Run:

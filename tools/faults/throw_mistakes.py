@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.faults.mistakes import Mistake, random_mistake
-from tools.faults.process import prepare
+from tools.faults.process import prepare, scratch_folder
 
 SECONDS = 1800.0
 ALLOWED = (0, 1, 2, 130)
@@ -78,12 +78,14 @@ def throw(mistake: Mistake, folder: Path) -> Outcome:
         (work / name).write_bytes(content)
     before = set(work.rglob("*"))
     sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(_child(mistake.words, work, logs))
-    code = _wait(pid)
+    with scratch_folder(folder) as scratch:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_child(mistake.words, work, logs))
+        code = _wait(pid)
+        forgotten = [f"scratch/{name}" for name in os.listdir(scratch)]
     left = sorted(str(path.relative_to(work)) for path in set(work.rglob("*")) - before)
-    left = [name for name in left if "__pycache__" not in name]
+    left = [name for name in left if "__pycache__" not in name] + forgotten
     return Outcome(code, *(log.read_text(errors="replace") for log in logs), left)
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_path
@@ -29,7 +30,7 @@ def command(run_dir: Path, devices: int, rounds: int = ROUNDS) -> list[str]:
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
-    """Everything that a fault must not change: results, all tables (metrics.csv without its seconds), and a curve."""
+    """Everything that a fault must not change: results, all tables (metrics.csv without its seconds), and curves."""
     summary = json.loads((run_dir / "summary.json").read_text())
     rows = [line.split(",") for line in (run_dir / "metrics.csv").read_text().splitlines()]
     seconds = rows[0].index("seconds")
@@ -37,8 +38,18 @@ def outcome(run_dir: Path) -> dict[str, Any]:
         "rows": [r[:seconds] + r[seconds + 1 :] for r in rows]
     }
     found |= {name: (run_dir / name).read_text() for name in TABLES}
-    curve = EventAccumulator(str(run_dir)).Reload().Scalars("accuracy/before")
-    return found | {"curve": [(event.step, event.value) for event in curve]}
+    found["partition.safetensors"] = (run_dir / "partition.safetensors").read_bytes()
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    found["config.yaml"] = {key: value for key, value in config.items() if key != "run_dir"}
+    found["run.json"] = sorted(json.loads((run_dir / "run.json").read_text()))
+    return found | {"curves": curves(run_dir)}
+
+
+def curves(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values of all TensorBoard curves that do not measure time."""
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    names = [name for name in events.Tags()["scalars"] if not re.search("second|time|memory", name)]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
 def names(run_dir: Path) -> set[str]:
