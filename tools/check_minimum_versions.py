@@ -1,7 +1,7 @@
 """Test the lowest versions that pyproject.toml allows.
 
-python tools/check_minimum_versions.py
-    in a fresh environment
+python tools/check_minimum_versions.py [--folder DIR]
+    in a fresh environment, which is removed afterwards, or in one that stays in DIR for the next time
 python tools/check_minimum_versions.py --keep torch torchvision lightning typing_extensions
     with these packages as they are installed here, so that nothing large is downloaded; all others go to a temporary
     folder that comes first on Python's path
@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-TESTS = ["tests/cli/test_mistakes.py", "tests/cli/test_layers.py", "tests/cli/test_help.py", "tests/monitor",
-         "tests/test_configs.py", "tests/cli/test_fit.py"]  # fmt: skip
+TESTS = ["tests/comm/test_forked_ranks.py", "tests/cli/test_mistakes.py", "tests/cli/test_layers.py",
+         "tests/cli/test_help.py", "tests/monitor", "tests/test_configs.py", "tests/cli/test_fit.py"]  # fmt: skip
 
 SMALL = {"typing-extensions"}
 """Kept packages that others may bring along."""
@@ -76,11 +76,13 @@ def pip(python: str, *words: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keep", nargs="+", default=[], help="packages to use as they are installed here")
+    parser.add_argument("--folder", type=Path, help="where to keep the environment")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="tests to run")
     options = parser.parse_args()
     kept = {canonicalize_name(name) for name in options.keep}
     with tempfile.TemporaryDirectory(prefix="pfl-minimum-") as name:
-        folder = Path(name)
+        folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         python, variables = install_beside(folder, kept) if kept else install_fresh(folder)
         print("\n".join(spec for name, spec in minima().items() if name not in kept), flush=True)
         # the wording of the help depends on the version of jsonargparse

@@ -33,8 +33,9 @@ class ForkedRanks(DDPStrategy):
         rank, world = self.local_rank, self.num_processes
         first = rank == 0
         listening = os.dup(self._meeting_point.fileno()) if first else None
+        # the store based on libuv cannot take over a socket in torch 2.6
         store = dist.TCPStore(  # type: ignore[attr-defined]  # torch exports it without saying so
-            host, port, world, first, self._wait, master_listen_fd=listening
+            host, port, world, first, self._wait, master_listen_fd=listening, use_libuv=False
         )
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=self._wait)
         super().setup_environment()
