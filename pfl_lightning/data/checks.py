@@ -56,6 +56,8 @@ def check_samples(name: str, samples: Samples, spec: DataSpec | None) -> None:
     """Check the types and lengths, the targets, and that no input or target is NaN or infinite."""
     if not isinstance(spec, DataSpec):
         raise ConfigError(f"data: {name} has no spec; set spec = DataSpec(shape, num_classes)")
+    if spec.num_classes < 1:
+        raise ConfigError(f"data: the spec of {name} has num_classes {spec.num_classes}; use 1 or more")
     if not isinstance(samples, Samples) or not all(isinstance(tensor, Tensor) for tensor in samples[:2]):
         raise ConfigError(f"data: {name}.load must return Samples(x, y, num_train) with two tensors")
     if not len(samples.y):

@@ -60,6 +60,7 @@ def test_good_data_passes_and_says_what_it_holds() -> None:
     ("options", "message"),
     [
         ({"spec": (3,)}, "Own has no spec; set spec = DataSpec"),
+        ({"spec": DataSpec((3,), 0)}, "the spec of Own has num_classes 0; use 1 or more"),
         ({"x": X.numpy()}, "Own.load must return Samples"),
         ({"x": X[:7]}, "Own has 7 inputs and 8 targets; the numbers must be equal"),
         ({"x": X[:0], "y": Y[:0]}, "Own has no samples"),
