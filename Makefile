@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 CONFIG ?= configs/fedobp_fashion10k.yaml
+SHELL  := bash
 
 .DEFAULT_GOAL := help
 .PHONY: help setup fit test test-slurm test-browser test-faults test-mutants bench docs lint format clean
@@ -13,9 +14,13 @@ help:            ## show the commands
 setup: $(VENV)/.installed  ## make .venv and install the package with its test tools, in the versions of constraints.txt
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is too old: Python 3.11 or newer is needed; name one with make setup PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "installing into $(VENV), about 6 GB with PyTorch's CUDA libraries: 2 to 6 minutes"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@set -o pipefail; PYTHONWARNINGS="ignore:Editable installation" \
+	  $(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]' | $(BIN)/python tools/show_progress.py
 	@touch $@
 
 fit: setup       ## train the main job on embedded data: CONFIG=configs/….yaml, ARGS='--seed 7'
