@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pfl_lightning.checkpoint.differences import refuse_differences
 from pfl_lightning.checkpoint.manifest import list_rounds, manifest_path
 from pfl_lightning.checkpoint.marker import Marker
 from pfl_lightning.checkpoint.sealed import digest
 from pfl_lightning.cli.fit import run
+from pfl_lightning.cli.parser import build_parser, complete, parse
 from pfl_lightning.cli.trust import outside_names
+from pfl_lightning.foundation.errors import ConfigError
 from tests.cli.test_fit import SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
 
 JOB = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
@@ -59,6 +64,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "nested class": {"task.init_args.net": {"class_path": "shared.evil.Net"}},
     "import path": {"task.init_args.net": "shared.evil.Net"},
     "text with YAML": {"algorithm": "{class_path: shared.evil.Algorithm}"},
+    "import path in quotes": {"task.init_args.net": "'shared.evil.Net' "},
     "text in text": {"task.init_args.net": "{class_path: '{class_path: shared.evil.Net}'}"},
     "config file": {"config": "shared/evil.yaml"},
 }
@@ -90,6 +96,32 @@ def test_code_in_the_marker_is_not_run(shared, tmp_path, capfd):
     capfd.readouterr()
     assert run([*JOB, "--resume", "auto", "--run_dir", "shared"]) == 2
     assert "started with another config: algorithm (was shared.evil.Algorithm" in capfd.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+HIDDEN: dict[str, dict[str, Any]] = {
+    "a setting that may differ": {"callbacks": [{"class_path": "shared.evil.Algorithm"}]},
+    "a name behind another": {
+        "algorithm": {"class_path": "shared.evil.Algorithm", "init_args": "pfl_lightning.algorithms.FedOBP"}
+    },
+}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_code_that_a_comparison_of_configs_does_not_see_is_not_run(way, tmp_path, monkeypatch):
+    """The stored config lacks a setting, as that of an earlier version does, so defaults are added before comparing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/evil.py").write_text(EVIL)
+    sys.modules.pop("shared.evil", None)
+    sys.modules.pop("shared", None)
+    parser = build_parser()
+    now = parser.dump(parse(parser, ["--algorithm", "FedOBP", "--task.net", "MLP"]))
+    old = yaml.safe_load(now) | HIDDEN[way]
+    del old["loop"]["channels_last"]
+    with suppress(ConfigError):
+        refuse_differences(yaml.safe_dump(old), now, partial(complete, parser))
     assert not (tmp_path / "executed").exists()
 
 

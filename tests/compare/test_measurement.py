@@ -92,3 +92,10 @@ def test_the_traffic_of_a_client_is_a_mean_over_rounds_or_the_last_value(cell, t
         for select in ("mean", "last")
     ]
     assert values == [2.0, 3.0]
+
+
+def test_a_mean_over_rounds_leaves_out_no_round_that_is_nan(cell, tmp_path):
+    facts = RunFacts({}, [{"round": 1, "train_loss": 0.5}, {"round": 2, "train_loss": math.nan}])
+    metric = metric_from(Report("train_loss", "mean"), DIRECTIONS, False)
+    with pytest.raises(Unreadable, match="has NaN for train_loss"):
+        measure(cell, tmp_path, facts, metric)
