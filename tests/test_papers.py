@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pfl_lightning.compare.resolving import resolved
 from pfl_lightning.compare.search import propose
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.tasks import Classification
+from tools.check import paper_cells
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "configs" / "papers"
@@ -181,3 +183,20 @@ def check_cell(
     assert metric.moment != "finetuned" or settings.finetune_epochs, where
     assert not metric.everyone or settings.eval_every, where
     return data, algorithm
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "column"),
+    [
+        ("fedselect/table1", "FedSelect", "CIFAR-10"),
+        ("pfedsop/table2", "pFedSOP", "CIFAR-10, Dir(0.07)"),
+    ],
+)
+def test_a_cell_trains_for_a_round_and_has_its_metric(file: str, row: str, column: str) -> None:
+    """Random images stand in for the data, and a small net for ResNet-18. The tool trains cells with their own net."""
+    experiment = paper_cells.read(FOLDER / f"{file}.yaml")
+    experiment = replace(experiment, set={**experiment.set, "task.net": "SmallCNN"})
+    (method,) = [method for method in experiment.methods if method.label == row]
+    (place,) = [place for place in experiment.columns if place.label == column]
+    value = paper_cells.train_cell(experiment, method, place, ParserResolver())
+    assert 0 <= value <= 1
