@@ -162,6 +162,11 @@ class FederatedData:
         x, y = _gather_rows(self.samples.x, at, device), _gather_rows(self.samples.y, at, device)
         return self.preprocess(x, indices, augment_seed) if self.preprocess else x, y
 
+    @property
+    def may_augment(self) -> bool:
+        """Whether `batch` can change training samples at random: the class does not deny it and has code for it."""
+        return self.augments and (self.preprocess is not None or type(self).batch is not FederatedData.batch)
+
     def place_indices(self, indices: Tensor) -> Tensor:
         """Indices of many batches where `batch` uses them, so that they travel to a GPU once.
 

@@ -33,7 +33,8 @@ def build_engine(
     parts = (task, data, local, fabric, seed)
     engine: Engine
     if config.clients_per_step > 1:
-        from pfl_lightning.engine.vectorized import LockstepClient, Vectorized
+        from pfl_lightning.engine.lockstep import LockstepClient
+        from pfl_lightning.engine.vectorized import Vectorized
 
         def make(task: Task, memory: tuple[Tensor, Tensor]) -> LockstepClient:
             return LockstepClient(task, data, local, fabric, seed, comm.stop, comm.leave_round, memory)

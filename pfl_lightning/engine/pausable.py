@@ -46,6 +46,11 @@ class PausableCall(Generic[Question, Answer]):
         self._go, self._pause = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the function itself asks, and not its owner while the function waits."""
+        return threading.current_thread() is self._thread
+
     def proceed(self, answer: Answer | None = None) -> None:
         """Let the function run, with the answer to its question, up to its next question or its end."""
         self.question, self._answer = None, answer

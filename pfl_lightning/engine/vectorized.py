@@ -1,8 +1,8 @@
 """Small clients, many of them: one device trains several at a time (`loop.clients_per_step`).
 
 A small model leaves a GPU idle most of the time. So a rank has several live models, whose vectors are the rows of one
-tensor. Their clients train in lockstep: each runs to the point where it needs a gradient, then all gradients are
-computed at once with `torch.func`. Nothing is padded: clients whose batches have the same size form a group.
+tensor. Their clients run in lockstep: each to the point where it trains or needs a gradient. Then they train together
+(`engine.joint_training`), or their gradients are computed at once with `torch.func`, of batches with the same size.
 Algorithms notice nothing of it.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,48 +21,20 @@ from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.engine.cohort import Plan
 from pfl_lightning.engine.engine import Invitation, VisitResult
+from pfl_lightning.engine.joint_training import JointTraining, Rows
+from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.pausable import PausableCall
 from pfl_lightning.engine.per_sample import require_per_sample
 from pfl_lightning.engine.sequential import Sequential, end_visit, naming_divergence, start_visit
 from pfl_lightning.engine.stopwatch import Stopwatch
 from pfl_lightning.foundation.errors import ConfigError
-from pfl_lightning.model.client import ClientModule
-from pfl_lightning.model.flat_model import Loss
+from pfl_lightning.model.client import ClientModule, Training
 from pfl_lightning.model.layout import Layout
 from pfl_lightning.tasks.hooks import TRAINING
 from pfl_lightning.tasks.task import Batch, Task, TaskLoss
 
 KEY = "loop.clients_per_step"
-
-
-class LockstepClient(ClientModule):
-    """A live model that may train in lockstep with others. It has random numbers of its own."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.call: PausableCall[Batch, Tensor] | None = None
-        self._rng_states: list[tuple[Callable[[Tensor], None], Tensor]] = []
-
-    @override
-    def compute_gradient(self, batch: Batch, loss: Loss | None = None) -> Tensor:
-        # an algorithm's own loss may do anything, so it is computed at once and for this client alone
-        if self.call is None or loss is not None:
-            return self.backpropagate(batch, loss)
-        return self.call.ask(batch)
-
-    @contextmanager
-    def own_rng(self) -> Iterator[None]:
-        """Continue this client's random numbers inside the block, and leave torch's random state as it was."""
-        with self.fork_rng():
-            for set_state, state in self._rng_states:
-                set_state(state)
-            try:
-                yield
-            finally:
-                self._rng_states = [(torch.set_rng_state, torch.get_rng_state())]
-                for device in self.generators:
-                    setter = partial(torch.cuda.set_rng_state, device=device)
-                    self._rng_states.append((setter, torch.cuda.get_rng_state(device)))
+Call = PausableCall[Batch | Training, Tensor]
 
 
 class Vectorized(Sequential):
@@ -106,10 +76,17 @@ class Vectorized(Sequential):
         require_per_sample(task, KEY)
         _refuse_hooks(task)
         self._try_out()
+        self.joint = JointTraining(self.clients, self.vectors, self.grads)
+        joins = self._can_join()
+        for client in self.clients:
+            client.joins = joins
 
     @override
     def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
-        mine, size = plan.clients_of[self.comm.rank], len(self.clients)
+        sizes, size = self.client.data.train_sizes, len(self.clients)
+        mine = sorted(
+            plan.clients_of[self.comm.rank], key=lambda number: -int(sizes[number])
+        )  # groups of equal clients
         for group in (mine[start : start + size] for start in range(0, len(mine), size)):
             clients, starts = self.clients[: len(group)], []
             for client, number in zip(clients, group, strict=True):
@@ -131,7 +108,9 @@ class Vectorized(Sequential):
             with clients[0].own_rng():
                 work(clients[0])
             return
-        calls = [PausableCall[Batch, Tensor](partial(_work, client, work), client.own_rng) for client in clients]
+        calls = [
+            PausableCall[Batch | Training, Tensor](partial(_work, client, work), client.own_rng) for client in clients
+        ]
         answers: dict[int, Tensor] = {}
         try:
             for client, call in zip(clients, calls, strict=True):
@@ -143,7 +122,10 @@ class Vectorized(Sequential):
                     if call.error:
                         raise call.error
                 wanted = {row: call.question for row, call in enumerate(calls) if call.question is not None}
-                answers = self.compute_gradients(wanted)
+                self.joint.run({row: asked for row, asked in wanted.items() if isinstance(asked, Training)})
+                answers = self.compute_gradients(
+                    {row: asked for row, asked in wanted.items() if not isinstance(asked, Training)}
+                )
         finally:
             for client, call in zip(clients, calls, strict=True):
                 call.end()
@@ -192,6 +174,30 @@ class Vectorized(Sequential):
             self.grads[where] = into
         values: Tensor = losses.detach()
         return values
+
+    def _can_join(self) -> bool:
+        """Whether clients can train together: no random changes, and a loss that gives the same sample by sample."""
+        first, second = self.clients[:2]
+        task, data, initial = first.task, first.data, self.vectors[:2].clone()
+        if task.hooks.active or data.may_augment or not task.has_sample_losses:
+            return False
+        indices = torch.arange(min(4, len(data.samples.y)))
+        x, y = data.batch(indices, initial.device)
+        weights = torch.zeros(2, len(indices), device=initial.device)
+        weights[0], weights[1, 0] = 1 / len(indices), 1.0
+        try:
+            with first.fork_rng():
+                second.vector.mul_(0.5)
+                for client, batch in ((first, (x, y)), (second, (x[:1], y[:1]))):
+                    client.start_training()
+                    client.backpropagate(batch)
+                wanted = self.grads[:2].clone()
+                Rows(self.joint, slice(0, 2)).compute_gradients(torch.stack([x, x]), torch.stack([y, y]), weights)
+            return bool(torch.linalg.norm(self.grads[:2] - wanted) <= 0.05 * torch.linalg.norm(wanted))
+        except Exception:
+            return False
+        finally:
+            self.vectors[:2] = initial
 
     def _try_out(self) -> None:
         """Refuse a net whose gradients differ when they are computed together."""

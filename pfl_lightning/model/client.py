@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.wrappers import _FabricOptimizer
 from torch import Tensor
 
 from pfl_lightning.data.federated import FederatedData
@@ -23,7 +24,7 @@ from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.foundation.state import State
 from pfl_lightning.model import masks
-from pfl_lightning.model.flat_model import FlatModel
+from pfl_lightning.model.flat_model import FlatModel, Loss
 from pfl_lightning.model.start_state import StartState
 from pfl_lightning.model.training_run import ensure_started, hooked_batches
 from pfl_lightning.model.transfer import to_device, to_host
@@ -50,6 +51,20 @@ class LocalTraining:
     """The learning rate of fine-tuning. None: the method's own."""
     finetune_part: Literal["all", "head", "body"] | None = None
     """The part of the model that fine-tuning may change. None: the method's own choice."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A local training that is ready to start. `train_epochs` says what the parts mean."""
+
+    optimizer: _FabricOptimizer
+    loss: Loss | None
+    on_gradient: Callable[[], None] | None
+    restore: Callable[[], None] | None
+    """Undoes the step at entries that must not move."""
+    epochs: int | None
+    stream: str
+    steps: int | None
 
 
 class ClientModule(FlatModel):
@@ -164,6 +179,13 @@ class ClientModule(FlatModel):
         else:
             self.vector.copy_(vector)
 
+    def order(self, epoch: str, fraction: float = 1.0) -> Tensor:
+        """The samples of one pass over the training data, or a fraction of it (rounded up), in their order."""
+        indices = self.train_indices
+        shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
+        order = indices.numpy()[torch.randperm(len(indices), generator=shuffle).numpy()]
+        return torch.from_numpy(order[: math.ceil(fraction * len(indices))])
+
     def batches(self, epoch: str, fraction: float = 1.0) -> Iterator[Batch]:
         """Yield the client's training data, or a fraction of it (rounded up), in batches.
 
@@ -171,10 +193,7 @@ class ClientModule(FlatModel):
         """
         if self.task.hooks.active:
             ensure_started(self.task)
-        indices = self.train_indices
-        shuffle = torch.Generator().manual_seed(derive_seed(self.seed, "shuffle", self.round, self.id, epoch))
-        order = indices[torch.randperm(len(indices), generator=shuffle)][: math.ceil(fraction * len(indices))]
-        order = self.data.place_indices(order)
+        order = self.data.place_indices(self.order(epoch, fraction))
         for step, batch in enumerate(split_batches(order, self.local.batch_size)):
             if len(batch):
                 self.check_for_stop()
@@ -234,13 +253,17 @@ class ClientModule(FlatModel):
         self.start_training()
         optimizer = self.fresh_optimizer(lr if self.finetune_rate is None else self.finetune_rate)
         restore = masks.restorer(self.theta, entries) if entries is not None else None
-        for batch in self.iter_batches(epochs, stream, steps):
-            value = self.compute_gradient(batch, loss)
-            if on_gradient:
-                on_gradient()
-            optimizer.step()
-            if restore:
-                restore()
+        self.take_steps(Training(optimizer, loss, on_gradient, restore, epochs, stream, steps))
+
+    def take_steps(self, training: Training) -> None:
+        """Make the steps of a training."""
+        for batch in self.iter_batches(training.epochs, training.stream, training.steps):
+            value = self.compute_gradient(batch, training.loss)
+            if training.on_gradient:
+                training.on_gradient()
+            training.optimizer.step()
+            if training.restore:
+                training.restore()
             self.record_step(value, batch)
 
     @property
@@ -282,8 +305,14 @@ class ClientModule(FlatModel):
 
 
 def split_batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut a permutation into batches. A last batch of one sample joins the one before, because of BatchNorm."""
-    batches = list(torch.split(order, batch_size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
+    """Cut a permutation into batches."""
+    return list(torch.split(order, batch_sizes(len(order), batch_size)))
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """The sizes of an epoch's batches. A last batch of one sample joins the one before, because of BatchNorm."""
+    full, rest = divmod(samples, batch_size)
+    sizes = [batch_size] * full + [rest] * (rest > 0) or [0]
+    if len(sizes) > 1 and sizes[-1] == 1:
+        sizes[-2:] = [sizes[-2] + 1]
+    return sizes

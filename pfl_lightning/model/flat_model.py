@@ -37,6 +37,7 @@ class FlatModel(LightningModule):
         fabric_: the Fabric that the model runs on.
         rate_factor: multiplies the task's learning rates in this round.
         optimizer: the latest fresh optimizer.
+        flat_optimizer: the same, if it is SGD over the flat vector.
         epoch_schedules: schedulers of the present training that step after each pass over the data.
         gradient_hooks: the hooks to call around a backward pass, during a training only.
     """
@@ -61,6 +62,7 @@ class FlatModel(LightningModule):
             raise ConfigError(f"task: {name} needs loop.clients_per_step 1 and loop.ranks_per_client 1")
         self.rate_factor = 1.0
         self.optimizer: Optimizer | None = None
+        self.flat_optimizer: Optimizer | None = None
         self.epoch_schedules: list[Schedule] = []
         self.gradient_hooks: Hooks | None = None
 
@@ -106,6 +108,7 @@ class FlatModel(LightningModule):
             else:
                 self.epoch_schedules.append(schedule)
         self.optimizer = optimizer
+        self.flat_optimizer = None if optimizer is made.optimizer else optimizer
         return cast(_FabricOptimizer, self.fabric_.setup_optimizers(optimizer))
 
     def _before_step(self, optimizer: Optimizer) -> None:

@@ -56,6 +56,10 @@ class Classification(NetTask):
         return cross_entropy(self.net(x), y, label_smoothing=self.label_smoothing)
 
     @override
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+
+    @override
     def test_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
         logits = self.net(x).float()

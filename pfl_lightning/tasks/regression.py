@@ -52,6 +52,10 @@ class Regression(NetTask):
         return mse_loss(self.net(x), y)
 
     @override
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return mse_loss(outputs, targets, reduction="none").reshape(len(outputs), -1).mean(1)
+
+    @override
     def test_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         x, y = batch
         outputs = self.net(x)

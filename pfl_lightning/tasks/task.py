@@ -88,10 +88,25 @@ class Task(LightningModule):
     @property
     def has_sample_sums(self) -> bool:
         """Whether `sample_sums` belongs to the task's own test: no subclass has changed the test without it."""
+        return self._newest("sample_sums", "test_step", "test_sums")
+
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The training loss of each sample, [samples], from the outputs of `net`. Their mean is the training loss.
+
+        Optional. With it `loop.clients_per_step` computes the losses of several clients at once.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no sample_losses(outputs, targets)")
+
+    @property
+    def has_sample_losses(self) -> bool:
+        """Whether `sample_losses` belongs to the task's own training: no subclass has changed that without it."""
+        return self._newest("sample_losses", "training_step")
+
+    def _newest(self, method: str, *others: str) -> bool:
+        """Whether a subclass defines the method, and none below it has changed one of the others."""
         kinds = type(self).__mro__
-        owner = {name: next(k for k in kinds if name in vars(k)) for name in ("sample_sums", "test_step", "test_sums")}
-        per_sample = owner.pop("sample_sums")
-        return per_sample is not Task and all(issubclass(per_sample, kind) for kind in owner.values())
+        owner, *owners = (next(kind for kind in kinds if name in vars(kind)) for name in (method, *others))
+        return owner is not Task and all(issubclass(owner, kind) for kind in owners)
 
     def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn sums (arrays with one entry per client, or per pool of clients) into the metrics named in `better`."""

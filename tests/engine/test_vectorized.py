@@ -16,7 +16,8 @@ from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import Ditto, FedAvg, FedBN, FedOBP, Floco, FlocoPlus, PFedFDA
 from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.data.federated import DataSpec
-from pfl_lightning.engine.vectorized import LockstepClient, Vectorized
+from pfl_lightning.engine.lockstep import LockstepClient
+from pfl_lightning.engine.vectorized import Vectorized
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.model.client import LocalTraining
@@ -79,19 +80,31 @@ def counting(algorithm: Algorithm, **config: Any) -> tuple[list[list[int]], int]
     return groups, alone
 
 
+class StepByStep(FedAvg):
+    """FedAvg with a loop of its own, which asks for one gradient after the other."""
+
+    def fit(self, client: Any, server: Any) -> None:
+        client.start_training()
+        optimizer = client.fresh_optimizer()
+        for batch in client.iter_batches():
+            loss = client.compute_gradient(batch)
+            optimizer.step()
+            client.record_step(loss, batch)
+
+
 def test_what_is_computed_at_once():
     """Sizes 30, 25, 17, 12 | 9, 8, 4; one epoch in batches of 8: 8 8 8 6 | 8 8 9 | 8 9 | 8 4, then 9 | 8 | 4."""
-    groups, alone = counting(FedAvg(), clients_per_step=4, local_epochs=1)
+    groups, alone = counting(StepByStep(), clients_per_step=4, local_epochs=1)
     assert groups == [[0, 1, 2, 3], [0, 1]]
     assert alone == 2 + 2 + 1 + 3
 
 
 def test_groups_need_not_be_neighbours():
     """Sizes 30, 25, 17 in two epochs of batches of 10: 10 10 10 10 … | 10 10 5 10 … | 10 7 10 7."""
-    groups, _ = counting(FedAvg(), clients_per_step=3, batch_size=10, local_epochs=2)
+    groups, _ = counting(StepByStep(), clients_per_step=3, batch_size=10, local_epochs=2)
     assert groups[:3] == [[0, 1, 2], [0, 1], [0, 2]]
     settings = {**SETTINGS, "batch_size": 10}
-    assert_close(outcome(1, FedAvg(), clients_per_step=3, **settings), outcome(1, FedAvg(), **settings))
+    assert_close(outcome(1, StepByStep(), clients_per_step=3, **settings), outcome(1, FedAvg(), **settings))
 
 
 def test_a_loss_of_the_algorithms_own_is_computed_one_by_one():
