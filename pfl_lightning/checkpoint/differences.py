@@ -22,13 +22,14 @@ def refuse_differences(old: str, new: str, complete: Callable[[str], str] = str)
     Args:
         old: the config of the run directory, YAML.
         new: the config of this command, YAML.
-        complete: adds the defaults of settings that did not exist when the run was started. It may import the classes
-            that the config names, so it is called only after all other values were found to be those of the command.
+        complete: adds defaults to a config. It imports the classes that the config names, so it never gets the config
+            of the directory: to find the defaults of settings that did not exist when the run was started, it gets the
+            command's own config without them.
     """
     before, after = _relevant(old), _relevant(new)
     _refuse(before.keys(), before, after)
-    if after.keys() - before.keys():
-        before = _relevant(complete(old))
+    if missing := after.keys() - before.keys():
+        before = _relevant(complete(yaml.safe_dump(_without(missing, yaml.safe_load(new)))))
         _refuse(before.keys() | after.keys(), before, after)
 
 
@@ -55,6 +56,20 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         if key == "init_args" and not value:
             continue
-        name = prefix if key in ("class_path", "init_args") else f"{prefix}.{key}" if prefix else str(key)
-        flat |= flatten(value, name)
+        flat |= flatten(value, _name(key, prefix))
     return flat
+
+
+def _name(key: str, prefix: str) -> str:
+    return prefix if key in ("class_path", "init_args") else f"{prefix}.{key}" if prefix else str(key)
+
+
+def _without(names: Set[str], config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config without the settings of these full keys, and without branches that are empty then."""
+    kept = {}
+    for key, value in config.items():
+        name = _name(key, prefix)
+        inner = _without(names, value, name) if isinstance(value, dict) else value
+        if inner if isinstance(value, dict) else name not in names:
+            kept[key] = inner
+    return kept

@@ -19,7 +19,7 @@ from pfl_lightning.cli.extends import config_name
 from pfl_lightning.cli.loggers import LoggerPlan
 from pfl_lightning.cli.own_code import own_folders
 from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, read_command
-from pfl_lightning.cli.resumed_run import check_resumable, resumed_run_dir, stored_folders
+from pfl_lightning.cli.resumed_run import check_resumable, require_name, resumed_run_dir, stored_folders
 from pfl_lightning.cli.run_dir import RunDirectory
 from pfl_lightning.cli.status import Status
 from pfl_lightning.cli.training import Training
@@ -62,6 +62,8 @@ class Job:
         self.seed = self.config.seed
         require(self.seed >= 0, "seed", self.seed, "0 or more")
         self.resume: str | None = self.config.resume
+        for key in ("resume", "run_dir"):
+            require_name(key, self.config[key])
         resolved = self.config.clone()
         resolved.resume, resolved.trust = None, False  # they belong to the command, not to the run
         self.config_text: str = parser.dump(resolved)

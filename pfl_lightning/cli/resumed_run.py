@@ -30,14 +30,21 @@ SHOWN_NAMES = 3
 def stored_config(argv: list[str]) -> list[str]:
     """For `--resume DIR`: the config of that run, which is read before the rest of the command line."""
     run_dir = _resume_option(argv)
-    if run_dir in (None, AUTO):
+    if run_dir is None or run_dir == AUTO:
         return []
-    path = Path(run_dir or "")
+    require_name("resume", run_dir)
+    path = Path(run_dir)
     stored: dict[str, Any] = yaml.safe_load(_latest_manifest(path).config) or {}
     config = {key: stored[key] for key in STORED_KEYS if key in stored}
     require_trust(config, path, argv)
     add_to_path(stored_folders(argv))
     return ["--config", yaml.safe_dump(config)]
+
+
+def require_name(key: str, name: str | None) -> None:
+    """Refuse an empty name, such as that of an unset shell variable: it would mean the working directory."""
+    if name is not None and not name.strip():
+        raise ConfigError(f"{key}: the value is missing; use --{key} DIR")
 
 
 def stored_folders(argv: list[str]) -> list[str]:

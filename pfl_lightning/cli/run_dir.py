@@ -112,8 +112,12 @@ def check_free(path: Path) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a path that exists and is not a directory."""
-    if path.exists() and not path.is_dir():
+    """Refuse a path that exists and is not a directory, or that the system refuses, such as a very long name."""
+    try:
+        is_file = path.exists() and not path.is_dir()
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be used: {error.strerror}; {USE_ANOTHER}") from error
+    if is_file:
         raise ConfigError(f"run_dir: {path} is a file; {USE_ANOTHER}")
 
 

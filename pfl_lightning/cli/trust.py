@@ -67,7 +67,7 @@ def _in_text(text: str) -> Iterator[str]:
         inner = yaml.safe_load(text)
     except yaml.YAMLError:
         return
-    if isinstance(inner, dict | list):
+    if inner != text:  # also a name in quotes or between spaces
         yield from outside_names(inner)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pfl_lightning.checkpoint.differences import HARMLESS, flatten
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.metrics.record import Metric
@@ -117,7 +119,8 @@ def _is_higher_better(runs: Sequence[RunData], column: str, name: str) -> bool:
     """A summary has the best value, which is the largest or the smallest of the column. Without one, names tell."""
     for run in runs:
         best, values = run.summary.get("best", {}).get(column), run.series(column)[1]
-        if best is not None and values.min() != values.max():
+        values = values[~np.isnan(values)]
+        if best is not None and len(values) and values.min() != values.max():
             return bool(best == values.max())
     return any(word in HIGHER for word in name.split("_"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def picked(groups: Sequence[Group], shown: Reported) -> list[Group]:
     if len(groups) <= MOST_COLOURED:
         return list(groups)
     sign = 1 if shown.metric.higher_is_better else -1
-    best = sorted(groups, key=lambda group: -sign * last_value(group, shown))
+    last = {group.label: -sign * last_value(group, shown) for group in groups}
+    best = sorted(groups, key=lambda group: (math.isnan(last[group.label]), last[group.label]))
     controls = [group for group in groups if group.label in CONTROLS]
     return [*controls, *(group for group in best if group not in controls)][:MOST_COLOURED]
 

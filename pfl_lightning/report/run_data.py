@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -15,9 +18,9 @@ from numpy.typing import NDArray
 
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.monitor.client_tables import CLIENTS, FACTS, PERSONAL
-from pfl_lightning.monitor.tables import read_metrics
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class RunData:
     facts: dict[str, list[str]] = field(default_factory=dict)
     """Column of client_facts.csv to the values of all clients."""
     personal: PersonalEntries | None = None
+    measured: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Column of metrics.csv to the rounds that have a value, also one that is NaN; by default all that are not NaN."""
     label: str = ""
     """Its row in the table of a comparison."""
     reported: str = ""
@@ -97,11 +102,11 @@ class RunData:
         return np.array(columns, dtype=np.int64).T
 
     def series(self, column: str) -> tuple[Floats, Floats]:
-        """(rounds, values) wherever a column of metrics.csv has a value."""
+        """(rounds, values) wherever a column of metrics.csv has a value. NaN is one: leaving it out would flatter."""
         rounds, values = np.array(self.metrics["round"]), np.array(self.metrics.get(column, []), dtype=np.float64)
         if not len(values):
             return np.zeros(0), np.zeros(0)
-        known = ~np.isnan(values)
+        known = self.measured.get(column, ~np.isnan(values))
         return rounds[known], values[known]
 
     def total_bytes(self) -> Floats:
@@ -114,19 +119,19 @@ def read_run(path: Path) -> RunData:
     """Read the files of a run; raises a `ConfigError` if it is not a run or has no complete round."""
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"run: {path} is not the directory of a run: it has no config.yaml")
-    try:
-        config = yaml.safe_load((path / "config.yaml").read_text())
-        metrics = read_metrics(path / "metrics.csv")
-        summary = json.loads((path / "summary.json").read_text()) if (path / "summary.json").is_file() else {}
-        evaluated, clients = _last_evaluation(path / CLIENTS)
-        facts, personal = _columns(path / FACTS), _personal(path / PERSONAL)
-    except (OSError, ValueError, IndexError, KeyError, yaml.YAMLError) as error:
-        raise ConfigError(f"run: the files in {path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(config, dict) or "algorithm" not in config:
+    config, summary = _read(path / "config.yaml", _yaml), _read(path / "summary.json", _json)
+    cells = _read(path / "metrics.csv", _metrics)
+    metrics = {name: values for name, (values, _) in cells.items()}
+    measured = {name: known for name, (_, known) in cells.items()}
+    evaluated, clients = _read(path / CLIENTS, _last_evaluation)
+    facts, personal = _read(path / FACTS, _columns), _read(path / PERSONAL, _personal)
+    if not isinstance(config, dict) or not isinstance(config.get("algorithm"), dict):
         raise ConfigError(f"run: {path / 'config.yaml'} is not the config of a run")
+    if not isinstance(summary, dict):
+        raise ConfigError(f"run: {path / 'summary.json'} is not the summary of a run")
     if not metrics.get("round"):
         raise ConfigError(f"run: {path} has no complete round yet")
-    return RunData(path, config, metrics, summary, evaluated, clients, facts, personal)
+    return RunData(path, config, metrics, summary, evaluated, clients, facts, personal, measured)
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
@@ -138,6 +143,34 @@ def find_runs(paths: list[Path]) -> list[Path]:
         inner = sorted({*path.glob("*/config.yaml"), *path.glob("runs/*/config.yaml")})
         found += [path] if (path / "config.yaml").is_file() or not inner else [file.parent for file in inner]
     return list(dict.fromkeys(found))
+
+
+def _read(path: Path, reader: Callable[[Path], T]) -> T:
+    """Read a file; raises a `ConfigError` that names it."""
+    try:
+        return reader(path)
+    except OSError as error:
+        raise ConfigError(f"run: {path} cannot be read: {error.strerror}") from error
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError, csv.Error, yaml.YAMLError) as error:
+        raise ConfigError(f"run: {path} cannot be read: it is damaged") from error
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _metrics(path: Path) -> dict[str, tuple[list[float], NDArray[np.bool_]]]:
+    """Column to its values, and to whether there is one."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    table = _columns(path).items()
+    return {
+        name: ([_number(cell) for cell in cells], np.array([cell != "" for cell in cells])) for name, cells in table
+    }
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
