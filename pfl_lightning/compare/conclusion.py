@@ -68,7 +68,7 @@ def write(experiment: Experiment, outcomes: list[Outcome], folder: Path, page: P
         best = [row.method for row in table.rows if row.places[index].rank == 1]
         answers.append(answer(experiment, outcomes, label, best))
     write_cells(folder / "cells", outcomes)
-    write_index(folder, experiment.name, outcomes)
+    write_index(folder, experiment.name, outcomes, table, answers)
     if page:
         write_page(page, experiment.name, markdown(table, answers))
     return write_tables(folder, table, answers)

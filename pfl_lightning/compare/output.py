@@ -12,6 +12,7 @@ from pfl_lightning.compare.csv_table import csv_table
 from pfl_lightning.compare.latex import latex
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.markdown import markdown
+from pfl_lightning.compare.page_table import page_table
 from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.table import Table
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
@@ -42,14 +43,15 @@ def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
             write_text(folder / f"{name}-{cell.id[:8]}.json", text)
 
 
-def write_index(folder: Path, name: str, outcomes: Sequence[Outcome]) -> None:
-    """Write comparison.json: the finished cells of the table, with the directories of their runs."""
+def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Table, answers: Sequence[Answers]) -> None:
+    """Write comparison.json for pfl-report: the finished cells with the directories of their runs, and the table."""
     cells = [
         {"method": m.cell.method, "column": m.cell.column, "seed": m.cell.seed, "id": m.cell.id,
          "metric": m.metric.column, "directory": m.run_dir.name}
         for outcome in outcomes for m in outcome.measurements
     ]  # fmt: skip
-    write_text(folder / "comparison.json", json.dumps({"name": name, "cells": cells}, indent=1) + "\n")
+    content = {"name": name, "cells": cells, "table": page_table(table, answers)}
+    write_text(folder / "comparison.json", json.dumps(content, indent=1) + "\n")
 
 
 def check_page(page: Path, name: str) -> None:

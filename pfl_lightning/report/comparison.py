@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,23 +11,16 @@ from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.report.run_data import RunData, read_run
 
 INDEX = "comparison.json"
-"""Written by `pfl-compare`: the finished cells of the table, and the directories of their runs."""
-SHOWN = {
-    "worst_tenth": "worst tenth",
-    "worse_than_local": "% worse than Local",
-    "mib": "MiB sent",
-    "steps_per_visit": "steps per visit",
-}
-"""Columns of table.csv that the page shows, and their titles."""
+"""Written by `pfl-compare`: the finished cells of the table with the directories of their runs, and the table."""
+TABLE_KEYS = {"caption", "header", "rows", "notes", "verdicts"}
 
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """The table of a comparison as the page shows it."""
+    """The table of a comparison, with the keys that `pfl_lightning.compare.page_table` describes."""
 
     name: str
-    header: list[str]
-    rows: list[list[str]]
+    content: dict[str, Any]
 
 
 def is_comparison(path: Path) -> bool:
@@ -49,31 +41,11 @@ def read_comparison(path: Path) -> list[RunData]:
 
 
 def read_table(path: Path) -> ComparisonTable | None:
-    """The comparison's table; None if it cannot be read."""
-    try:
-        with (path / "table.csv").open(newline="") as file:
-            found = list(csv.DictReader(file))
-        has_columns = any(row["column"] for row in found)
-        shown = [key for key in SHOWN if any(row.get(key) for row in found)]
-        header = ["method", *(["setting"] if has_columns else []), "reported", "mean ± deviation"]
-        rows = [_row(row, has_columns, shown) for row in found]
-    except (OSError, ValueError, KeyError, csv.Error):
-        return None
-    return ComparisonTable(str(_index(path)["name"]), [*header, *(SHOWN[key] for key in shown)], rows)
-
-
-def _row(row: dict[str, str], has_columns: bool, shown: list[str]) -> list[str]:
-    mean = _text(row["mean"]) + (f" ± {_text(row['deviation'])}" if row["deviation"] else "")
-    note = f" ({row['notes']})" if row["notes"] else ""
-    head = [row["method"], *([row["column"]] if has_columns else []), row["reported"], mean + note]
-    return [*head, *(_text(row.get(key, "")) for key in shown)]
-
-
-def _text(cell: str) -> str:
-    if not cell:
-        return ""
-    value = float(cell)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:.3g}"
+    """The comparison's table; None if an older version of `pfl-compare` has left it out."""
+    index = _index(path)
+    table = index.get("table")
+    is_whole = isinstance(table, dict) and table.keys() >= TABLE_KEYS
+    return ComparisonTable(str(index["name"]), table) if is_whole else None
 
 
 def _index(path: Path) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from pfl_lightning.report.groups import Group, Reported
 from pfl_lightning.report.picked import GREY, in_colour, line_label
 from pfl_lightning.report.run_data import RunData
 from pfl_lightning.report.style import (
-    as_bytes,
     as_percent,
     color,
     dashes,
     legend_below,
     marker,
     new_figure,
+    unit_of_bytes,
     whole_rounds,
 )
 
@@ -65,16 +65,17 @@ def draw_moments(run: RunData, shown: Reported) -> Figure | None:
 
 def draw_traffic(groups: Sequence[Group], shown: Reported) -> Figure | None:
     """The reported column over the bytes that all clients have sent and received; None if nothing was sent."""
-    if not any(run.total_bytes()[-1] for group in groups for run in group.runs):
+    largest = max(run.total_bytes()[-1] for group in groups for run in group.runs)
+    if not largest:
         return None
+    size, unit = unit_of_bytes(largest)
     figure, axes = new_figure(height=3.2)
     labels = []
     for group, index in in_colour(groups, shown):
         rounds, values = _common([shown.series(run) for run in group.runs])
         sent = np.mean([np.interp(rounds, run.metrics["round"], run.total_bytes()) for run in group.runs], axis=0)
-        labels += _line(axes, index, sent, values, line_label(group, shown))
-    as_bytes(axes)
-    finish(axes, shown, "bytes of all clients, up and down", labels)
+        labels += _line(axes, index, sent / size, values, line_label(group, shown))
+    finish(axes, shown, f"sent by and to all clients ({unit})", labels)
     return figure
 
 

@@ -51,7 +51,10 @@ def _of_all(groups: Sequence[Group], shown: Reported) -> Iterator[Drawn]:
         text = f"{about} of every client at the last evaluation, smallest seed. Each line is sorted by itself."
         yield Drawn("clients", "Results of single clients", text, figure)
     if (figure := per_client.draw_gains(groups, shown)) is not None:
-        text = "Gain of every client over training alone (Local): same data, round and seed. Below zero it did worse."
+        text = (
+            "Gain of every client over training alone (Local) with the same data, net, round and seed, all seeds "
+            "together. Below zero it did worse."
+        )
         yield Drawn("gains", "Gain over training alone", text, figure)
     if (figure := curves.draw_traffic(groups, shown)) is not None:
         text = f"{about} against the bytes that all clients have sent and received so far.{band}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jinja2
 import matplotlib
 import yaml
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 import pfl_lightning
@@ -74,6 +76,7 @@ def page(
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pfl_lightning.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["with_code"] = with_code
     return environment.get_template("page.html").render(
         title=_title(groups, tables),
         shown=shown,
@@ -86,6 +89,11 @@ def page(
         configs=[(group.label, yaml.safe_dump(_public(group.first), sort_keys=False)) for group in groups],
         version=pfl_lightning.__version__,
     )
+
+
+def with_code(text: str) -> Markup:
+    """Text for HTML; `code` in backticks becomes typewriter."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _title(groups: Sequence[Group], tables: Sequence[ComparisonTable]) -> str:

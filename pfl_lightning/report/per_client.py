@@ -53,22 +53,33 @@ def _look(index: int | None, label: str) -> dict[str, Any]:
 
 
 def gains(groups: Sequence[Group], shown: Reported) -> list[tuple[Group, Floats]]:
-    """For each method, how much each client gains over training alone. Positive is better.
+    """For each method, how much each client gains over training alone, all seeds together. Positive is better.
 
-    Only runs on the same clients that were evaluated in the same round are compared.
+    Only runs on the same clients with the same net and seed that were evaluated in the same round are compared.
     """
-    local = next((group for group in groups if group.first.method == LOCAL), None)
-    alone = client_values(local.first, shown) if local else None
+    alone = [run for group in groups if group.first.method == LOCAL for run in group.runs]
     found: list[tuple[Group, Floats]] = []
     for group in groups:
-        values = client_values(group.first, shown)
-        if group is local or local is None or alone is None or values is None:
-            continue
-        same_clients = group.first.facts == local.first.facts and len(values) == len(alone)
-        if same_clients and group.first.evaluated == local.first.evaluated:
-            gain = (values - alone) * (1 if shown.metric.higher_is_better else -1)
-            found.append((group, gain[~np.isnan(gain)]))
+        own = [] if group.first.method == LOCAL else group.runs
+        pairs = [(run, other) for run in own if (other := next((one for one in alone if _alike(run, one)), None))]
+        differences = [gain for pair in pairs if (gain := _gain(*pair, shown)) is not None]
+        if differences:
+            found.append((group, np.concatenate(differences)))
     return found
+
+
+def _alike(run: RunData, other: RunData) -> bool:
+    """Whether two runs differ by their method only."""
+    same_clients = run.facts == other.facts and run.seed == other.seed
+    return same_clients and run.net == other.net and run.evaluated == other.evaluated
+
+
+def _gain(run: RunData, alone: RunData, shown: Reported) -> Floats | None:
+    values, others = client_values(run, shown), client_values(alone, shown)
+    if values is None or others is None or len(values) != len(others):
+        return None
+    gain: Floats = (values - others) * (1 if shown.metric.higher_is_better else -1)
+    return gain[~np.isnan(gain)]
 
 
 def draw_gains(groups: Sequence[Group], shown: Reported) -> Figure | None:
@@ -79,9 +90,11 @@ def draw_gains(groups: Sequence[Group], shown: Reported) -> Figure | None:
     figure, axes = new_figure(height=3.2)
     labels = []
     by_group = {id(group): gain for group, gain in lines}
-    for group, index in in_colour([group for group, _ in lines], shown):
-        gain = by_group[id(group)]
-        label = f"{line_label(group, shown)}: {np.mean(gain < 0):.0%} of clients do worse"
+    for group, index in in_colour(groups, shown):  # the colours of the other figures
+        gain = by_group.get(id(group))
+        if gain is None:
+            continue
+        label = f"{line_label(group, shown)}: {100 * np.mean(gain < 0):.0f} % of clients do worse"
         labels += [label] if index is not None else []
         share = np.linspace(0, 1, len(gain)) if len(gain) > 1 else np.array([0.5])
         axes.plot(share, np.sort(gain), **_look(index, label))

@@ -55,7 +55,7 @@ def _lines(rounds: Floats, names: list[str], shares: Floats, label: str) -> Figu
     for index, name in enumerate(names):
         axes.plot(rounds, shares[:, index], label=name, color=color(index), linestyle=dashes(index), marker=marks)
     as_percent(axes)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])  # a line at 0 is not cut in half
     whole_rounds(axes)
     axes.set_ylabel(label)
     legend_below(axes, names)

@@ -86,6 +86,11 @@ class RunData:
         return int(self.config.get("seed", 0))
 
     @property
+    def net(self) -> Any:
+        """The settings of its net; None if its task has none."""
+        return ((self.config.get("task") or {}).get("init_args") or {}).get("net")
+
+    @property
     def num_clients(self) -> int:
         """The number of clients; 0 if it is not known."""
         return len(self.facts.get("client", ()))

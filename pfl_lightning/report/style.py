@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 WIDTH, HEIGHT = 4.2, 2.9
 """Inches of a figure. A phone shows it nearly at this size, so its text stays legible."""
@@ -15,6 +15,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """The palette of Okabe and Ito, in an order that keeps neighbours apart."""
 LEGEND_LINE = 0.18
 """Inches of a line of the legend. The figure grows by them, so that the axes keep their height."""
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SETTINGS: dict[Any, Any] = {
@@ -63,9 +64,12 @@ def as_percent(axes: Axes, axis: str = "y") -> None:
     getattr(axes, f"{axis}axis").set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 
-def as_bytes(axes: Axes) -> None:
-    """Show bytes on the x axis with prefixes: 12 MB."""
-    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+def unit_of_bytes(largest: float) -> tuple[float, str]:
+    """The unit that fits the largest number of bytes in a figure, as the table and the page have it: bytes, name."""
+    power = 0
+    while largest >= 1024 ** (power + 1) and power < len(BYTES) - 1:
+        power += 1
+    return 1024.0**power, BYTES[power]
 
 
 def legend_below(axes: Axes, names: Sequence[str], least: int = 2) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from pfl_lightning.metrics.record import Metric
 from pfl_lightning.report.groups import Reported, group_runs
+from pfl_lightning.report.per_client import draw_gains, gains
 from pfl_lightning.report.picked import MOST_COLOURED, in_colour, picked
 from pfl_lightning.report.run_data import RunData
+from pfl_lightning.report.style import color, unit_of_bytes
 from pfl_lightning.report.sweep import find_sweep
 
 SHOWN = Reported("all_acc_before", Metric(), "before")
@@ -89,3 +92,33 @@ def test_of_many_methods_the_controls_and_the_best_have_colours() -> None:
     assert sorted(index for index in indices if index is not None) == list(range(MOST_COLOURED))
     assert len(indices) == len(groups)
     assert np.isclose(sum(index is None for index in indices), len(groups) - MOST_COLOURED)
+
+
+def test_gains_are_those_of_all_seeds_over_the_same_net_alone() -> None:
+    def tested(name: str, seed: int, net: str, *values: float) -> RunData:
+        task = {"class_path": "T", "init_args": {"net": net}}
+        return replace(run(name, seed, task=task), clients={"all_acc_before": np.array(values)})
+
+    groups = group_runs(
+        [
+            tested("Local", 0, "CNN", 0.5, 0.5),
+            tested("Local", 1, "CNN", 0.5, 0.5),
+            tested("FedAvg", 0, "CNN", 0.75, 0.25),
+            tested("FedAvg", 1, "CNN", 0.75, 0.75),
+            tested("FedAvg", 2, "CNN", 0.0, 0.0),
+            tested("FedBN", 0, "ResNet8", 0.0, 0.0),
+        ]
+    )
+    ((group, gain),) = gains(groups, SHOWN)
+    assert group.label == "FedAvg"
+    assert gain.tolist() == [0.25, -0.25, 0.25, 0.25]
+    figure = draw_gains(groups, SHOWN)
+    assert figure is not None
+    line = next(one for one in figure.axes[0].get_lines() if "25 % of clients do worse" in str(one.get_label()))
+    assert line.get_color() == color(1)  # its colour in the figures that also show Local
+
+
+def test_bytes_have_one_unit_in_a_figure() -> None:
+    assert unit_of_bytes(1023) == (1.0, "B")
+    assert unit_of_bytes(3 * 2**20) == (2.0**20, "MiB")
+    assert unit_of_bytes(2.0**60) == (2.0**40, "TiB")

@@ -133,15 +133,20 @@ def test_a_comparison_shows_the_rows_of_its_table(quick: None, runs: Path, tmp_p
         {"method": label, "column": "", "seed": 0, "id": "", "metric": column, "directory": name}
         for label, column, name in (("Ours", "all_acc_before", "fedobp-0"), ("Alone", "all_acc_after", "local"))
     ]
-    (tmp_path / "comparison.json").write_text(json.dumps({"name": "toy", "cells": cells}))
-    head = "method,column,control,reported,mean,deviation,rank,paper,notes,worst_tenth"
-    (tmp_path / "table.csv").write_text(
-        f"{head}\nOurs,,no,before,81.25,0.5,1,,,42.0\nAlone,,no,after,70,,,,other moment,"
-    )
+    rows = [{"cells": ["Ours", "before", "81.2 ± 0.5"], "value": 2, "rank": 1, "marks": []},
+            {"cells": ["Alone", "after", "70.0"], "value": 2, "rank": None, "marks": ["a"]}]  # fmt: skip
+    said = [{"column": "", "lines": ["Better than Alone: Ours."]}]
+    table = {"caption": "Reported: `all_acc_before` < 1.", "header": ["method", "reported", "accuracy in %"],
+             "rows": rows, "notes": {"a": "other moment"}, "verdicts": said}  # fmt: skip
+    (tmp_path / "comparison.json").write_text(json.dumps({"name": "toy", "cells": cells, "table": table}))
     page = report(tmp_path / "page", tmp_path)
+    text = (tmp_path / "page/report.html").read_text()
     assert "Comparison toy" in page.words
-    assert "81.2 ± 0.5" in page.words
-    assert "70.0 (other moment)" in page.words
+    assert '<span class="rank1">81.2 ± 0.5</span>' in text
+    assert '<span class="rankNone">70.0</span> <sup>a</sup>' in text
+    assert "Reported: <code>all_acc_before</code> &lt; 1." in text
+    assert "a other moment" in page.words
+    assert "Better than Alone: Ours." in page.words
     assert "all_acc_after" in page.words
     assert "fedobp-low" not in page.words
 
