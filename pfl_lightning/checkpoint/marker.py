@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pfl_lightning.checkpoint.sealed import Unusable, read_sealed, write_sealed
@@ -21,6 +22,8 @@ class Marker:
     """Whether the run has completed a checkpoint. If there is none now, somebody has removed them."""
     code: tuple[str, ...] = ()
     """Folders in which the user's own classes were found."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Each own class and the digest of its source files when the run was started."""
 
     def write(self, run_dir: Path) -> None:
         """Write run.json. Raises an `OSError`."""
@@ -35,7 +38,9 @@ def read_marker(run_dir: Path) -> Marker | None:
     content = read_sealed(path)
     if not isinstance(content.get("config"), str) or not isinstance(content.get("has_checkpoint"), bool):
         raise Unusable(f"{MARKER_NAME} was not written by pfl_lightning")
-    return Marker(content["config"], content["has_checkpoint"], tuple(map(str, content.get("code", ()))))
+    sources = content.get("sources")
+    known = {str(name): str(digest) for name, digest in sources.items()} if isinstance(sources, dict) else {}
+    return Marker(content["config"], content["has_checkpoint"], tuple(map(str, content.get("code", ()))), known)
 
 
 def note_checkpoint(run_dir: Path) -> None:

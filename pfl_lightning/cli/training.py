@@ -21,6 +21,7 @@ from pfl_lightning.checkpoint.differences import flatten
 from pfl_lightning.checkpoint.marker import Marker
 from pfl_lightning.cli.checks import check_net, check_optimizer
 from pfl_lightning.cli.origin import origin
+from pfl_lightning.cli.own_digests import own_digests
 from pfl_lightning.cli.resumed_run import AUTO
 from pfl_lightning.cli.run_dir import check_shared, content
 from pfl_lightning.comm.collectives import Comm
@@ -148,7 +149,8 @@ class Training:
         job = self.job
         try:
             job.directory.remove_leftovers()
-            Marker(job.config_text, has_checkpoint=bool(begun), code=tuple(job.code)).write(job.run_dir)
+            sources = own_digests(job.config_text, job.run_dir if begun else None)
+            Marker(job.config_text, bool(begun), tuple(job.code), sources).write(job.run_dir)
             write_text(job.run_dir / "config.yaml", job.config_text)
             save_partition(job.data, job.run_dir / "partition.safetensors")
         except OSError as error:

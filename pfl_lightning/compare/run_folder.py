@@ -21,6 +21,7 @@ from pfl_lightning.compare.identity import identity
 from pfl_lightning.compare.layers import class_name
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.run_facts import Unreadable, read_rounds, read_summary
+from pfl_lightning.foundation.own_sources import source_digest
 
 LOCK = ".lock"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, ten times as fast
@@ -60,6 +61,8 @@ def examine(cell: Cell, run_dir: Path) -> Found:
     checkpoints = list(_checkpoints(run_dir))
     if any(stored != cell.id for stored in [text_identity(marker.config), *checkpoints]):
         return Found(run_dir, "unusable", f"its config.yaml differs from its {MARKER_NAME} or from its checkpoints")
+    if changed := [name for name, digest in marker.sources.items() if source_digest(name) not in (None, digest)]:
+        return Found(run_dir, "unusable", f"the code of {', '.join(changed)} has changed since")
     try:
         summary = read_summary(run_dir)
     except Unreadable as reason:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from pfl_lightning.foundation.errors import ConfigError
@@ -86,7 +87,7 @@ def draw_spread(history: MaskHistory, clients: Sequence[int], tensors: Sequence[
         axes.spines["left"].set_visible(False)
     for axes in panels.flat[len(tensors) :]:
         axes.set_visible(False)
-    figure.supxlabel("share of rounds in which a parameter was personal", fontsize=8.5)
+    figure.supxlabel("share of visits with the parameter personal (S: share of rounds, non-zero)", fontsize=7.5)
     figure.supylabel("client (S: server)", fontsize=8.5)
     return figure
 
@@ -109,7 +110,10 @@ def draw_heat(history: MaskHistory, clients: Sequence[int], tensors: Sequence[st
                 axes.set_title(SERVER if column == columns - 1 else f"client {clients[column]}", fontsize=7.5)
             if column == 0:
                 axes.set_ylabel(tensor.removeprefix("net.").replace(".", ".\n"), fontsize=6.5)
-    figure.colorbar(image, ax=panels, label="rounds", location="bottom", shrink=0.8, aspect=40, pad=0.02)
+    figure.colorbar(
+        image, ax=panels, label="rounds", location="bottom", shrink=0.8, aspect=40, pad=0.02,
+        ticks=MaxNLocator(6, integer=True),
+    )  # fmt: skip
     return figure
 
 

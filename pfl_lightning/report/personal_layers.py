@@ -11,6 +11,9 @@ from pfl_lightning.report.style import as_percent, color, dashes, legend_below, 
 
 Floats = NDArray[np.float64]
 MOST_LINES = 8
+MOST_NAMED = 2
+SAME_LINE = 0.003
+"""Difference of two shares that a figure does not show."""
 
 
 def by_layer(personal: PersonalEntries) -> PersonalEntries:
@@ -52,14 +55,38 @@ def _draw(personal: PersonalEntries, shares: Floats, label: str) -> Figure:
 def _lines(rounds: Floats, names: list[str], shares: Floats, label: str) -> Figure:
     figure, axes = new_figure(height=3.4)
     marks = "o" if len(rounds) < 4 else ""
-    for index, name in enumerate(names):
-        axes.plot(rounds, shares[:, index], label=name, color=color(index), linestyle=dashes(index), marker=marks)
+    lines = merged(names, shares)
+    for index, (name, values) in enumerate(lines):
+        axes.plot(rounds, values, label=name, color=color(index), linestyle=dashes(index), marker=marks)
     as_percent(axes)
     axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])  # a line at 0 is not cut in half
     whole_rounds(axes)
     axes.set_ylabel(label)
-    legend_below(axes, names)
+    legend_below(axes, [name for name, _ in lines], least=1)
     return figure
+
+
+def merged(names: list[str], shares: Floats) -> list[tuple[str, Floats]]:
+    """One line for all tensors that nobody could tell apart, because their lines would lie on each other.
+
+    Args:
+        names: of the tensors or layers.
+        shares: # [rounds, tensors]
+    """
+    groups: list[list[int]] = []
+    for index in range(len(names)):
+        like = (group for group in groups if np.abs(shares[:, group[0]] - shares[:, index]).max() < SAME_LINE)
+        if (group := next(like, None)) is not None:
+            group.append(index)
+        else:
+            groups.append([index])
+    return [(_joined([names[index] for index in group], len(names)), shares[:, group[0]]) for group in groups]
+
+
+def _joined(names: list[str], count: int) -> str:
+    if len(names) == count > 1:
+        return f"all {count}, the same"
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
 
 
 def _layer(name: str) -> str:

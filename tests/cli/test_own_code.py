@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from pfl_lightning.checkpoint.marker import Marker
 from pfl_lightning.cli import fit
 from pfl_lightning.cli.own_code import own_folders
+from pfl_lightning.cli.own_digests import own_digests
 from pfl_lightning.cli.saved_run import load_client
 from pfl_lightning.foundation.shipped import SBATCH, shipped_configs
 
@@ -93,3 +96,17 @@ def test_the_script_for_slurm_is_part_of_the_package(capsys):
     assert fit.run(["--sbatch"]) == 0
     assert Path(capsys.readouterr().out.strip()) == SBATCH
     assert "exec srun" in SBATCH.read_text()
+
+
+def test_a_run_notes_the_code_it_was_started_with(tmp_path, monkeypatch):
+    """Code that changes before a run goes on must not pass for the code of the whole run."""
+    file, config = tmp_path / "own_noted.py", "algorithm: {class_path: own_noted.Mine}"
+    file.write_text("class Mine: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_noted")
+    first = own_digests(config)
+    Marker(config, sources=first).write(tmp_path)
+    file.write_text("class Mine: lr = 2")
+    assert own_digests(config) != first
+    assert own_digests(config, resumed=tmp_path) == first
+    assert not own_digests("algorithm: {class_path: pfl_lightning.algorithms.FedAvg}")

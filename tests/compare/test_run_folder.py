@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from pfl_lightning.compare.comparison import Comparison, outcomes_of
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.results import Results
 from pfl_lightning.compare.run_folder import choose, examine, new_directory, scan
+from pfl_lightning.foundation.own_sources import source_digest
 from tests.helpers.comparisons import (
     ToyResolver,
     experiment,
@@ -91,6 +94,20 @@ def test_an_edited_value_is_seen_by_the_checkpoint(tmp_path, cells):
     assert marker
     Marker((path / "config.yaml").read_text(), marker.has_checkpoint).write(path)  # edited as well
     assert "checkpoints" in examine(cell, path).reason
+
+
+def test_changed_code_of_an_own_class_is_seen(tmp_path, cells, monkeypatch):
+    """The name in the config is the same, and the method is another one."""
+    (tmp_path / "own_toy.py").write_text("class FedAvg: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_toy")
+    path = write_run(tmp_path / "run", cells[0])
+    marker = read_marker(path)
+    assert marker
+    replace(marker, sources={"own_toy.FedAvg": source_digest("own_toy.FedAvg")}).write(path)
+    assert examine(cells[0], path).state == "finished"
+    (tmp_path / "own_toy.py").write_text("class FedAvg: lr = 2")
+    assert examine(cells[0], path).reason == "the code of own_toy.FedAvg has changed since"
 
 
 def test_an_edited_value_is_seen_by_the_marker(tmp_path, cells):

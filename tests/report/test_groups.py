@@ -12,6 +12,7 @@ import pytest
 from pfl_lightning.metrics.record import Metric
 from pfl_lightning.report.groups import Reported, group_runs
 from pfl_lightning.report.per_client import draw_gains, gains
+from pfl_lightning.report.personal_layers import merged
 from pfl_lightning.report.picked import MOST_COLOURED, in_colour, picked
 from pfl_lightning.report.run_data import RunData
 from pfl_lightning.report.style import color, unit_of_bytes
@@ -122,3 +123,10 @@ def test_bytes_have_one_unit_in_a_figure() -> None:
     assert unit_of_bytes(1023) == (1.0, "B")
     assert unit_of_bytes(3 * 2**20) == (2.0**20, "MiB")
     assert unit_of_bytes(2.0**60) == (2.0**40, "TiB")
+
+
+def test_lines_that_lie_on_each_other_are_one_line_with_all_names() -> None:
+    shares = np.array([[0.0, 0.001, 0.0, 1.0], [0.0, 0.001, 0.0, 1.0]])
+    lines = merged(["a", "b", "c", "head"], shares)
+    assert [name for name, _ in lines] == ["a and 2 more", "head"]
+    assert [name for name, _ in merged(["a", "b"], shares[:, :2])] == ["all 2, the same"]
