@@ -31,7 +31,8 @@ def take_validation(parts: Parts, share: float, seed: int) -> Split:
     if share == 0:
         return Split(parts.indices, parts.train_sizes, np.zeros_like(parts.train_sizes))
     sizes = parts.train_sizes
-    counts = np.clip(np.rint(sizes * share).astype(np.int64), np.minimum(1, sizes - 1), sizes - 1)
+    most = np.maximum(0, sizes - 1)  # a client may have no training samples
+    counts = np.clip(np.rint(sizes * share).astype(np.int64), np.minimum(1, most), most)
     starts = np.cumsum(sizes + parts.test_sizes) - sizes - parts.test_sizes
     indices = parts.indices.copy()
     for client, (start, size, count) in enumerate(zip(starts, sizes, counts, strict=True)):

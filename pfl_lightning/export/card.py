@@ -36,6 +36,7 @@ def make_card(run: SavedRun, predictor: Predictor, about: Card) -> Card:
         "labels": list(class_names(loop.data)) if loop.data.kind == "classes" else None,
         "inputs": describe_inputs(run, predictor.inputs),
         "outputs": describe_outputs(run, predictor.model),
+        **describe_vote(predictor.model),
         "net": type(model_of(run.live.task)).__name__,
         "parameters": sum(p.numel() for p in predictor.model.parameters()),
         "run": run.path.name,
@@ -73,12 +74,26 @@ def describe_outputs(run: SavedRun, model: nn.Module) -> str:
     return f"{kind} of {count} classes"
 
 
+def describe_vote(model: nn.Module) -> Card:
+    """What kNN-Per adds to its net. The tensors `features` and `votes` are in the file; these numbers are not."""
+    if not isinstance(model, NeighbourVote):
+        return {}
+    scale = model.features.shape[1] * model.sigma
+    rule = (
+        "q = net.body(inputs); d = squared distances of q to the rows of `features`, the k smallest of them; "
+        "vote = softmax(-d / scale) @ their rows of `votes`; "
+        "output = log(weight * vote + (1 - weight) * softmax(net.head(q)))"
+    )
+    return {"vote": {"rule": rule, "k": model.k, "weight": float(model.weight), "scale": float(scale)}}
+
+
 def card_text(card: Card, name: str, has_onnx: bool) -> str:
     """The card in Markdown."""
     rows = {key: card[key] for key in ("method", "model", "client", "name", "round", "seed", "data", "net", "run")}
     rows |= {"train samples": card.get("train_samples"), "test samples": card.get("test_samples")}
     rows |= {f"{metric}": f"{value:.6g}" for metric, value in card["results"].items()}
     rows |= {"outputs": card["outputs"], "labels": ", ".join(card["labels"] or ())}
+    rows |= {f"vote: {key}": value for key, value in card.get("vote", {}).items()}
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value not in (None, ""))
     inputs = card["inputs"]
     scale = f" with shift {inputs['shift']} and scale {inputs['scale']}" if "shift" in inputs else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,8 +58,7 @@ def write_onnx(model: nn.Module, samples: Tensor, path: Path) -> float:
             )
     except Exception as error:  # the exporter raises errors of many kinds
         path.unlink(missing_ok=True)
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise RunError(f"onnx: torch cannot turn this model into ONNX: {reason}") from error
+        raise RunError(f"onnx: torch cannot turn this model into ONNX: {_reason(error)}") from error
     difference = largest_difference(model, samples, path)
     if not difference <= TOLERANCE:  # the negated comparison also rejects NaN
         path.unlink()
@@ -79,6 +79,14 @@ def largest_difference(model: nn.Module, samples: Tensor, path: Path) -> float:
         made = torch.from_numpy(session.run(None, {"inputs": batch.numpy()})[0])
         differences.append((made.double() - model(batch).double()).abs().max())
     return float(torch.stack(differences).max())
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the first error, without colours. The exporter wraps it in advice about itself."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return plain.partition("\n")[0] or type(error).__name__
 
 
 @contextmanager

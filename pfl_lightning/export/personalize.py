@@ -76,6 +76,8 @@ def personalize(
         The files, and the test results.
     """
     client = data.num_clients - 1
+    if not int(data.train_sizes[client]):
+        raise ConfigError(f"data: {origin} has no training samples")
     run.live.data = data
     visit = first_visit(run.live, client, run.loop.algorithm, run.loop.server, training)
     results = {f"global_{name}": value for name, value in run.values(visit.without).items()}
@@ -93,6 +95,4 @@ def personalize(
         "results": results,
     }
     samples = data.samples.x[:MOST_CHECKED].clone() if onnx else None
-    if not int(data.train_sizes[client]):
-        raise ConfigError(f"data: {origin} has no training samples")
     return write_model(run, run.live_predictor(), about, samples, folder, origin.stem), results

@@ -63,12 +63,19 @@ class NeighbourVote(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         query = cast(nn.Module, self.net.body)(x)
-        squares = torch.cdist(query, self.features, compute_mode="donot_use_mm_for_euclid_dist").square()
+        squares = _squares(query, self.features)
         nearest = torch.topk(squares, self.k, dim=1, largest=False)
         weights = softmax(-nearest.values / (self.features.shape[1] * self.sigma), dim=1)
         vote = (weights[:, None] @ self.votes[nearest.indices]).squeeze(1)
         mixed = self.weight * vote + (1 - self.weight) * softmax(cast(nn.Module, self.net.head)(query), 1)
         return mixed.clamp(min=1e-12).log()
+
+
+def _squares(query: Tensor, features: Tensor) -> Tensor:
+    """Squared distances of all pairs. ONNX has no `cdist` without a matrix product, so a file subtracts. # [N, M]"""
+    if torch.compiler.is_exporting():
+        return (query[:, None] - features[None]).square().sum(2)
+    return torch.cdist(query, features, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def client_model(client: ClientModule, algorithm: Algorithm) -> nn.Module:

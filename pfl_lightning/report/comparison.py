@@ -44,8 +44,9 @@ def read_table(path: Path) -> ComparisonTable | None:
     """The comparison's table; None if an older version of `pfl-compare` has left it out."""
     index = _index(path)
     table = index.get("table")
-    is_whole = isinstance(table, dict) and table.keys() >= TABLE_KEYS
-    return ComparisonTable(str(index["name"]), table) if is_whole else None
+    if not isinstance(table, dict) or not table.keys() >= TABLE_KEYS:
+        return None
+    return ComparisonTable(str(index["name"]), table)
 
 
 def _index(path: Path) -> dict[str, Any]:

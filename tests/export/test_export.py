@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from pfl_lightning.algorithms import FedPer, KNNPer
 from pfl_lightning.cli import export
 from pfl_lightning.export import onnx_file
 from pfl_lightning.export.export import best_client, export_client, export_global
+from pfl_lightning.export.predictor import NeighbourVote
 from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.saved import open_toy_run, save_toy_run
 from tests.helpers.tiny_runs import fit_images
@@ -113,7 +114,16 @@ def test_the_samples_that_vote_are_exported_too(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "models/client_3.safetensors")
     assert tensors["features"].shape == (30, 8)
     assert tensors["votes"].shape == (30, 3)
-    assert json.loads((tmp_path / "models/client_3.json").read_text())["outputs"] == "log-probabilities of 3 classes"
+    card = json.loads((tmp_path / "models/client_3.json").read_text())
+    assert card["outputs"] == "log-probabilities of 3 classes"
+    vote, predictor = card["vote"], run.predictor(3)
+    x = run.loop.data.samples.x[run.loop.data.test_indices(3)]
+    net = cast(NeighbourVote, predictor.model).net
+    query = net.get_submodule("body")(predictor.inputs(x))
+    nearest = (query[:, None] - tensors["features"]).square().sum(2).topk(vote["k"], largest=False)
+    votes = ((-nearest.values / vote["scale"]).softmax(1)[..., None] * tensors["votes"][nearest.indices]).sum(1)
+    by_rule = vote["weight"] * votes + (1 - vote["weight"]) * net.get_submodule("head")(query).softmax(1)
+    torch.testing.assert_close(by_rule.log(), predictor(x))
     export_global(run, tmp_path / "models")
     assert "features" not in load_file(tmp_path / "models/global.safetensors")
 

@@ -12,7 +12,7 @@ from pfl_lightning.data.federated import DataSpec
 from pfl_lightning.export import onnx_file
 from pfl_lightning.export.inputs import ScaledImages
 from pfl_lightning.export.onnx_file import largest_difference, write_onnx
-from pfl_lightning.export.predictor import Predictor, detached_copy
+from pfl_lightning.export.predictor import NeighbourVote, Predictor, detached_copy
 from pfl_lightning.foundation.errors import RunError
 from pfl_lightning.nets import CNN, LSTM, MLP, ResNet8
 
@@ -29,10 +29,18 @@ def scaled(channels: int) -> ScaledImages:
     return ScaledImages(torch.full((channels,), 100.0), torch.full((channels,), 0.01))
 
 
+def vote() -> NeighbourVote:
+    net = CNN(DataSpec((1, 28, 28), 10))
+    with torch.no_grad():
+        features = net.body(torch.linspace(-1, 1, 7 * 28 * 28).view(7, 1, 28, 28))
+    return NeighbourVote(net, features, torch.arange(7), weight=0.5, k=3, sigma=0.1, num_classes=10)
+
+
 CASES = {
     "CNN": (lambda: CNN(DataSpec((1, 28, 28), 10)), scaled(1), images(1, 28)),
     "ResNet8": (lambda: ResNet8(DataSpec((3, 32, 32), 10)), scaled(3), images(3, 32)),
     "MLP": (lambda: MLP(DataSpec((5,), 3)), nn.Identity(), torch.linspace(-2, 2, 25).view(5, 5)),
+    "kNN-Per": (vote, scaled(1), images(1, 28)),
     "LSTM": (lambda: LSTM(DataSpec((6,), 1)), nn.Identity(), torch.linspace(0, 1, 30).view(5, 6)),
 }
 
@@ -57,7 +65,7 @@ def test_a_file_that_differs_from_torch_is_refused_and_removed(tmp_path: Path, m
 
 def test_a_model_that_onnx_cannot_express_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise ValueError("first line\nsecond line")
+        raise RuntimeError("advice") from ValueError("\x1b[96mfirst line\x1b[0m\nsecond line")
 
     monkeypatch.setattr(torch.onnx, "export", fail)
     with pytest.raises(RunError, match=r"^onnx: torch cannot turn this model into ONNX: first line$"):

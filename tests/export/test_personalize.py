@@ -70,6 +70,17 @@ def test_normalisation_is_the_runs_own(run: Path, tmp_path: Path) -> None:
     assert data.train_sizes.tolist() == [0, 0, 0, 0, 16]
 
 
+def test_a_run_with_validation_samples_takes_a_new_client_too(run: Path, tmp_path: Path) -> None:
+    """The others have no samples in these data, so they have none for validation."""
+    write_client(tmp_path / "new.npz")
+    data = open_run(run).loop.data
+    data.validation_share = 0.25
+    made = read_new_client(data, tmp_path / "new.npz", 0.25, 0)
+    assert made.validation_sizes.tolist() == [0, 0, 0, 0, 4]
+    assert made.train_sizes.tolist() == [0, 0, 0, 0, 12]
+    assert made.label_counts().sum(1).tolist() == [0, 0, 0, 0, 12]
+
+
 def test_without_training_it_is_the_model_before(run: Path, tmp_path: Path) -> None:
     write_client(tmp_path / "new.npz")
     for option, folder in (("--no-training", "before"), ("--quiet", "after")):
