@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from pfl_lightning.checkpoint.files import problem_with
@@ -11,9 +12,10 @@ from pfl_lightning.foundation.errors import ConfigError
 
 
 def find_checkpoint(run_dir: Path) -> Manifest:
-    """The latest good checkpoint of a run; raises a `ConfigError`."""
-    folder, problem = run_dir / "checkpoints", "there is no checkpoint"
+    """The latest good checkpoint of a run; raises a `ConfigError`. A broken one that is passed over is reported."""
+    folder, problem, latest = run_dir / "checkpoints", "there is no checkpoint", 0
     for round_ in list_rounds(folder):
+        latest = max(latest, round_)
         try:
             manifest = Manifest.read(manifest_path(folder, round_))
         except Unusable as reason:
@@ -21,6 +23,11 @@ def find_checkpoint(run_dir: Path) -> Manifest:
             continue
         wrong = next(filter(None, (problem_with(folder, part) for part in manifest.files)), None)
         if wrong is None:
+            if round_ < latest:
+                text = (
+                    f"the checkpoint of round {latest} in {run_dir} cannot be used: {problem}; this is round {round_}"
+                )
+                print(f"pfl_lightning: warning: {text}", file=sys.stderr, flush=True)
             return manifest
         problem = wrong
     raise ConfigError(f"run: {run_dir} has no model that can be read: {problem}; use the directory of a run")

@@ -89,14 +89,21 @@ def test_unknown_clients_are_one_clear_line(tmp_path: Path, client: int | str) -
     assert run.number_of("c") == 2
 
 
-def test_a_broken_checkpoint_is_passed_over_and_a_missing_one_named(tmp_path: Path) -> None:
+def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_a_missing_one_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError, match="there is no checkpoint"):
         find_checkpoint(tmp_path)
     save_toy_run(tmp_path, FedPer())
     rounds = sorted(int(path.stem) for path in (tmp_path / "checkpoints").glob("*.json"))
     assert find_checkpoint(tmp_path).round == rounds[-1]
+    assert capsys.readouterr().err == ""
     next((tmp_path / "checkpoints").glob(f"{rounds[-1]:08d}-server*")).write_bytes(b"broken")
     assert find_checkpoint(tmp_path).round == rounds[0]
+    words = f"pfl_lightning: warning: the checkpoint of round {rounds[-1]} in {tmp_path} cannot be used: "
+    err = capsys.readouterr().err
+    assert err.startswith(words)
+    assert err.endswith(f"; this is round {rounds[0]}\n")
 
 
 def test_another_data_set_is_refused(tmp_path: Path) -> None:
