@@ -10,15 +10,7 @@ from pfl_lightning.compare.likeness import Outcome
 
 def build_caption(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     """The caption with the full definition of every metric in the table."""
-    rows: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        labels = rows.setdefault(outcome.entry.metric.definition(), [])
-        if outcome.entry.method not in labels:
-            labels.append(outcome.entry.method)
-    if len(rows) == 1:
-        metrics = f"Reported: {next(iter(rows))}."
-    else:
-        metrics = "Reported: " + "; ".join(f"{text} ({', '.join(labels)})" for text, labels in rows.items()) + "."
+    metrics = _metrics(outcomes)
     seeds = experiment.seeds
     if len(seeds) > 1:
         spread = f"Mean ± standard deviation (n − 1) over the seeds {', '.join(map(str, seeds))}."
@@ -26,6 +18,19 @@ def build_caption(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
         spread = f"One run, seed {seeds[0]}."
     marks = "Best in bold and second underlined, among entries that can be compared; the letters name the others."
     return " ".join(word for word in (experiment.caption, metrics, spread, _partition(outcomes), marks) if word)
+
+
+def _metrics(outcomes: Sequence[Outcome]) -> str:
+    """The definitions. Of several, each has the word that the column `reported` has for it, or its methods."""
+    rows: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        rows.setdefault(outcome.entry.metric.definition(), []).append(outcome)
+    if len(rows) == 1:
+        return f"Reported: {next(iter(rows))}."
+    words = [found[0].entry.metric.short for found in rows.values()]
+    if not all(words) or len(set(words)) < len(words):
+        words = ["; ".join(dict.fromkeys(o.entry.method for o in found)) for found in rows.values()]
+    return " ".join(f"Reported ({word}): {text}." for word, text in zip(words, rows, strict=True))
 
 
 def _partition(outcomes: Sequence[Outcome]) -> str:

@@ -53,7 +53,7 @@ def _setup(entry: Entry) -> dict[str, str]:
     kept = {
         key: _shown(value) for key, value in flat.items() if _under(key, COMPARED) and not _under(key, NOT_COMPARED)
     }
-    return {**kept, "reported": f"{entry.metric.column}, {entry.metric.select}"}
+    return {**kept, "reported": entry.metric.column, "selected": entry.metric.select}
 
 
 def _usual(setups: Sequence[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:

@@ -25,6 +25,8 @@ def listing(stage: Stage, results: Results, queued: Mapping[str, str], timed: Ti
                 "method": cell.method,
                 "column": cell.column,
                 "seed": cell.seed,
+                "searched": cell.searched,
+                "label": cell.label,
                 "id": cell.id,
                 "state": _state(cell, results, queued),
                 "rounds_done": done,
@@ -39,14 +41,14 @@ def listing(stage: Stage, results: Results, queued: Mapping[str, str], timed: Ti
 
 def as_text(rows: Sequence[Mapping[str, Any]], slots: int, searching: bool) -> str:
     """The list for people, with a total."""
-    width = max(len(_label(row)) for row in rows)
+    width = max(len(row["label"]) for row in rows)
     lines = [f"{'cell':{width}}  {'state':10} {'rounds':>11} {'visits':>8} {'client epochs':>13}  time left"]
     for row in rows:
         left = row["seconds_left"]
         time = "?" if left is None else duration(left)
         rounds = f"{row['rounds_done']} of {row['rounds']}"
         words = f"{row['state']:10} {rounds:>11} {row['visits']:>8,} {row['epochs']:>13,}  {time}"
-        lines.append(f"{_label(row):{width}}  {words}")
+        lines.append(f"{row['label']:{width}}  {words}")
     open_rows = [row for row in rows if row["state"] != "finished"]
     each = [row["seconds_left"] for row in open_rows]
     if None in each:
@@ -65,7 +67,3 @@ def _state(cell: Cell, results: Results, queued: Mapping[str, str]) -> str:
     if cell.id in queued:
         return "queued"
     return "unfinished" if cell.id in results.unfinished else "missing"
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    return ", ".join(word for word in (row["method"], row["column"], f"seed {row['seed']}") if word)

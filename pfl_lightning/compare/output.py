@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.markdown import markdown
 from pfl_lightning.compare.page_table import page_table
 from pfl_lightning.compare.questions import Answers
+from pfl_lightning.compare.run_folder import file_name
 from pfl_lightning.compare.table import Table
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
 from pfl_lightning.foundation.errors import ConfigError
@@ -37,10 +37,8 @@ def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
     make_folder(folder)
     for outcome in outcomes:
         for measurement in outcome.measurements:
-            cell = measurement.cell
-            name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", cell.label).strip("-")
             text = json.dumps(as_json(measurement), indent=1) + "\n"
-            write_text(folder / f"{name}-{cell.id[:8]}.json", text)
+            write_text(folder / f"{file_name(measurement.cell)}.json", text)
 
 
 def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Table, answers: Sequence[Answers]) -> None:

@@ -27,11 +27,13 @@ class Cell:
     seed: int
     config: Mapping[str, Any]
     """Resolved, with all keys."""
+    searched: str = ""
+    """Values that a search tries or has chosen, for people: trials of one method differ by nothing else."""
 
     @property
     def label(self) -> str:
         """How people tell it from the others."""
-        return ", ".join(word for word in (self.method, self.column, f"seed {self.seed}") if word)
+        return ", ".join(word for word in (self.method, self.column, self.searched, f"seed {self.seed}") if word)
 
     @property
     def rounds(self) -> int:
@@ -91,7 +93,7 @@ def entry_of(
     cells = []
     for seed in experiment.seeds if seeds is None else seeds:
         with_seed = {**config, "seed": seed}
-        cells.append(Cell(identity(with_seed), method.label, column.label, seed, with_seed))
+        cells.append(Cell(identity(with_seed), method.label, column.label, seed, with_seed, _values(chosen or {})))
     return Entry(method.label, column.label, metric, tuple(cells), method.control, chosen)
 
 
@@ -111,6 +113,12 @@ def check_columns(entries: Sequence[Entry]) -> None:
                     f"grid: {entry.method} has the same config at {other!r} and at {entry.column!r}; "
                     "its own settings override the grid's"
                 )
+
+
+def _values(keys: Keys) -> str:
+    """`quantile=0.9, lr=0.0123`."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in keys.items()}
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
 
 def _fine_tuned(report: Report) -> Report:

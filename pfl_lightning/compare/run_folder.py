@@ -24,6 +24,7 @@ from pfl_lightning.compare.run_facts import Unreadable, read_rounds, read_summar
 from pfl_lightning.foundation.own_sources import source_digest
 
 LOCK = ".lock"
+LONGEST_NAME = 150
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, ten times as fast
 
 
@@ -83,10 +84,15 @@ def choose(cell: Cell, candidates: Iterable[Path]) -> tuple[Found | None, list[F
     return (usable[0] if usable else None), [one for one in found if one.state == "unusable"]
 
 
+def file_name(cell: Cell) -> str:
+    """A name for people, short enough for every disk, with a part of the cell's identity."""
+    words = re.sub(r"[^A-Za-z0-9.=+-]+", "-", cell.label).strip("-")
+    return f"{words[:LONGEST_NAME]}-{cell.id[:8]}"
+
+
 def new_directory(cell: Cell, folder: Path) -> Path:
     """A directory that does not exist yet, with a name for people."""
-    words = re.sub(r"[^A-Za-z0-9.=+-]+", "-", cell.label).strip("-")
-    name = f"{words}-{cell.id[:8]}"
+    name = file_name(cell)
     return next(path for n in range(1, 10_000) if not (path := folder / (f"{name}-{n}" if n > 1 else name)).exists())
 
 

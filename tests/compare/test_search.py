@@ -10,6 +10,7 @@ from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.conclusion import conclude
 from pfl_lightning.compare.display import Quiet
 from pfl_lightning.compare.experiment import Search
+from pfl_lightning.compare.run_folder import new_directory
 from pfl_lightning.compare.search import propose
 from pfl_lightning.compare.session import Session
 from pfl_lightning.foundation.errors import ConfigError, RunError
@@ -31,6 +32,18 @@ def test_random_trials_are_different_and_always_the_same():
     assert len({repr(point) for point in first}) == 4
     assert first != proposals(LIST, seed=1)
     assert proposals(LIST, trials=[(point, 0.5) for point in first[:1]]) == first[1:]
+
+
+def test_trials_have_different_labels_and_names_that_fit_on_a_disk(tmp_path):
+    names = ["a", "b" * 300]  # any value will do
+    search = {"space": {"FedOBP": {"algorithm.quantile": [0.5, 0.9], "task.optimizer.lr": names}}, "engine": "grid"}
+    made = experiment(methods=["FedOBP"], set={"data.validation_share": 0.2}, controls=[], search=search)
+    cells = Comparison(made, ToyResolver()).stage({}).cells.values()
+    assert "FedOBP, quantile=0.5, lr=a, seed 0" in {cell.label for cell in cells}
+    assert len({cell.label for cell in cells}) == 4
+    assert len({new_directory(cell, tmp_path).name for cell in cells}) == 4
+    for cell in cells:
+        new_directory(cell, tmp_path).mkdir()
 
 
 def test_a_small_space_ends_early():
@@ -134,7 +147,7 @@ def test_a_search_whose_trials_all_fail_is_a_problem(tmp_path):
 
 def test_a_run_without_validation_columns_ends_the_search(tmp_path):
     """To take every trial for a failure would hide the cause."""
-    with pytest.raises(RunError, match=r"FedOBP, seed 4 cannot be judged: .* no column all_loss_validation"):
+    with pytest.raises(RunError, match=r"FedOBP, quantile=0.5, seed 4 cannot .* no column all_loss_validation"):
         search_run(tmp_path, report={"metric": "all_loss_before"})
 
 

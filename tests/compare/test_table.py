@@ -96,8 +96,8 @@ def test_means_that_look_equal_share_a_rank():
         ({"loop.local_epochs": 1}, "loop.local_epochs 1 instead of 5"),
         ({"loop.batch_size": 5}, "loop.batch_size 5 instead of 10"),
         ({"loop.participation": 0.4}, "loop.participation 0.4 instead of 0.2"),
-        ({"report": {"metric": "all_acc_after"}}, "reported all_acc_after, last instead of all_acc_before, last"),
-        ({"report": {"select": "best"}}, "reported all_acc_before, best instead of all_acc_before, last"),
+        ({"report": {"metric": "all_acc_after"}}, "reported all_acc_after instead of all_acc_before"),
+        ({"report": {"select": "best"}}, "selected best instead of last"),
     ],
 )
 def test_unlike_entries_are_marked_and_not_ranked(settings, words):
@@ -223,3 +223,13 @@ def test_a_page_is_changed_between_its_marks_only(tmp_path):
     assert page.read_text() == expected
     with pytest.raises(ConfigError, match="has no place for the table"):
         check_page(page, "other")
+
+
+def test_the_caption_explains_every_word_of_the_column_reported():
+    """Names of methods have commas in them, so a list of them would not be clear."""
+    methods = {"FedAvg": None, "FedAvg, late": {"extends": "FedAvg", "report": {"metric": "all_acc_after"}}}
+    made = experiment(methods=methods, controls=[])
+    caption = build_table(made, outcomes(made, {})).caption
+    assert "Reported (before): accuracy in % (`all_acc_before`) after the last round" in caption
+    assert "Reported (after): accuracy in % (`all_acc_after`) after the last round" in caption
+    assert "FedAvg" not in caption
