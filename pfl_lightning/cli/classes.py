@@ -30,6 +30,8 @@ class Base(NamedTuple):
     """The class that users' own classes derive from. Default: `path`."""
     filled: tuple[str, ...] = ()
     """Names of constructor arguments that the package supplies itself."""
+    advice: str = ""
+    """What to do with a class that does not fit."""
 
 
 BASES = {
@@ -37,7 +39,12 @@ BASES = {
     "task": Base("pfl_lightning.tasks", "pfl_lightning.tasks.Task", accepts="lightning.LightningModule"),
     "task.net": Base("pfl_lightning.nets", "pfl_lightning.nets.Net", accepts="torch.nn.Module", filled=FACTS),
     "task.optimizer": Base("torch.optim", "torch.optim.Optimizer", given=1),
-    "data": Base("pfl_lightning.data", "pfl_lightning.data.FederatedData", unfinished=("ImageData",)),
+    "data": Base(
+        "pfl_lightning.data",
+        "pfl_lightning.data.FederatedData",
+        unfinished=("ImageData",),
+        advice="FromDataset takes any torch Dataset",
+    ),
     "data.partition": Base("pfl_lightning.data", "pfl_lightning.data.Partition"),
     "callbacks": Base("pfl_lightning.callback", "pfl_lightning.callback.Callback"),
     "loggers": Base("lightning.pytorch.loggers", "lightning.pytorch.loggers.Logger"),
@@ -97,7 +104,8 @@ def find_class(key: str, name: str) -> Any:
     if found is None:
         raise ConfigError(f"{key}: no class {name}; use {suggest(name, [*offered(key), 'module.Class of your own'])}")
     if key in BASES and not _fits(key, found):
-        raise ConfigError(f"{key}: {name} is not a subclass of {BASES[key].accepts or BASES[key].path}")
+        advice = f"; {BASES[key].advice}" if BASES[key].advice else ""
+        raise ConfigError(f"{key}: {name} is not a subclass of {BASES[key].accepts or BASES[key].path}{advice}")
     return found
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from pfl_lightning.cli.classes import BASES, find_class, proper_name
 from pfl_lightning.cli.extends import config_files, options, parse_yaml
-from pfl_lightning.cli.listed import LISTED, complete_list, complete_option
+from pfl_lightning.cli.listed import LISTED, METRICS, complete_list, complete_option, takes_metrics
 from pfl_lightning.foundation.errors import ConfigError
 
 
@@ -86,7 +86,8 @@ def settle(words: list[str]) -> Settings:
     layers = read_layers(words)
     settings = Settings([], {}, [], set())
     for position, layer in enumerate(layers):
-        named = _classes_in(layer.content) if layer.content else _class_of_option(layer)
+        known = settings.classes
+        named = _classes_in(layer.content, known) if layer.content else _class_of_option(layer, known)
         for key, name in named.items():
             _enter(settings, layers[:position], key, name, on_command_line=bool(layer.words))
     for layer in layers:
@@ -110,28 +111,33 @@ def _enter(settings: Settings, earlier: list[Layer], key: str, name: str, on_com
     settings.classes[key] = name
 
 
-def _class_of_option(layer: Layer) -> dict[str, str]:
+def _class_of_option(layer: Layer, known: dict[str, str]) -> dict[str, str]:
     """The class that an option names: `--task.net MLP`, `--task.net.class_path MLP` or `--task.net {class_path: …}`."""
     key = layer.key.removesuffix(".class_path")
-    if key.removesuffix("+") in LISTED and layer.value:
+    if _lists_classes(key.removesuffix("+"), known) and layer.value:
         layer.words = [f"--{key}={complete_option(key.removesuffix('+'), layer.value)}"]
         return {}
     if key not in BASES or not layer.value:
         return {}
     if layer.value.lstrip().startswith("{"):
-        return _classes_in({key: parse_yaml(layer.value, f"--{key}")})
+        return _classes_in({key: parse_yaml(layer.value, f"--{key}")}, known)
     name = proper_name(key, layer.value)
     rest = layer.words[1 if "=" in layer.words[0] else 2 :]
     layer.words = [f"--{layer.key}={name}", *rest]
     return {key: name}
 
 
-def _classes_in(content: dict[str, Any], above: str = "") -> dict[str, str]:
+def _lists_classes(key: str, known: dict[str, str]) -> bool:
+    """Whether the value of a key is a list of classes. `known` are the classes for other keys."""
+    return key in LISTED or (key == METRICS and takes_metrics(known.get("task", "")))
+
+
+def _classes_in(content: dict[str, Any], known: dict[str, str], above: str = "") -> dict[str, str]:
     """All classes that a config names, by key. Their names are corrected in place."""
     found: dict[str, str] = {}
     for name, value in content.items():
         key = f"{above}{name}"
-        if key in LISTED:
+        if _lists_classes(key, known):
             content[name] = complete_list(key, value)
         elif isinstance(value, str) and key in BASES:
             content[name] = found[key] = proper_name(key, value)
@@ -141,7 +147,7 @@ def _classes_in(content: dict[str, Any], above: str = "") -> dict[str, str]:
                 raise ConfigError(f"{key}.class_path: {path!r} is not the name of a class")
             if path and (key in BASES or "." in str(path)):  # of others, the parser knows whether there may be a class
                 value["class_path"] = found[key] = proper_name(key, path)
-            found |= _classes_in(_arguments(value), f"{key}.")
+            found |= _classes_in(_arguments(value), known | found, f"{key}.")
     return found
 
 

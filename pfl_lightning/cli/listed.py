@@ -1,17 +1,21 @@
-"""Keys that list classes: `callbacks` and `loggers`. Names are checked and completed before the parser sees them."""
+"""Keys that list classes: `callbacks`, `loggers` and `task.metrics`. Names are checked and completed before the parser sees them."""
 
 from __future__ import annotations
 
 import inspect
 import json
+from importlib import import_module
 from typing import Any
 
 import yaml
 
-from pfl_lightning.cli.classes import find_class, full_path, proper_name
+from pfl_lightning.cli.classes import closest, find_class, full_path, proper_name
 from pfl_lightning.foundation.errors import ConfigError
 
 LISTED = ("callbacks", "loggers")
+METRICS = "task.metrics"
+METRIC_PACKAGES = ("torchmetrics.classification", "torchmetrics.regression")
+"""Their classes are known by their short names."""
 RUN_DIR = "$RUN_DIR"
 """Stands for the run directory in the settings of loggers. Its name is known only when the run starts."""
 
@@ -19,7 +23,7 @@ RUN_DIR = "$RUN_DIR"
 def complete_list(key: str, value: Any) -> list[dict[str, Any]]:
     """The entries of a list of classes, each with its `class_path` and `init_args`. A single entry needs no list."""
     entries = value if isinstance(value, list) else [] if value is None else [value]
-    return [_complete(key, entry) for entry in entries]
+    return [_complete_metric(entry) if key == METRICS else _complete(key, entry) for entry in entries]
 
 
 def complete_option(key: str, text: str) -> str:
@@ -31,10 +35,33 @@ def complete_option(key: str, text: str) -> str:
     return json.dumps(complete_list(key, value))
 
 
-def _complete(key: str, entry: Any) -> dict[str, Any]:
+def takes_metrics(task: str) -> bool:
+    """Whether `task.metrics` lists classes of torchmetrics. In a module of the user's it may be anything."""
+    return "." not in task or task.startswith("pfl_lightning.")
+
+
+def _complete_metric(entry: Any) -> dict[str, Any]:
+    entry = _as_mapping(METRICS, entry)
+    name: str = entry["class_path"]
+    if "." not in name:
+        offered = {known: package for package in METRIC_PACKAGES for known in import_module(package).__all__}
+        if name not in offered:
+            near = closest(name, offered, 0.0)[0]
+            raise ConfigError(f"{METRICS}: no class {name}; use {near} | another class of torchmetrics | module.Class")
+        name = f"{offered[name]}.{name}"
+    find_class(METRICS, name)
+    return {**entry, "class_path": name}
+
+
+def _as_mapping(key: str, entry: Any) -> dict[str, Any]:
     entry = {"class_path": entry} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or not isinstance(entry.get("class_path"), str):
         raise ConfigError(f"{key}: {entry!r} is not allowed; use the name of a class, or class_path and init_args")
+    return entry
+
+
+def _complete(key: str, entry: Any) -> dict[str, Any]:
+    entry = _as_mapping(key, entry)
     name = proper_name(key, entry["class_path"])
     parameters = inspect.signature(find_class(key, name)).parameters
     settings = dict(entry.get("init_args") or {})

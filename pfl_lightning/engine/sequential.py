@@ -119,14 +119,16 @@ def end_visit(client: ClientModule, start: Start, algorithm: Algorithm, server: 
     upload = _without_aliases(algorithm.upload(client, server), client)
     state = client.dump_state()
     start.watch.lap("upload")
-    before, after, personal, (loss,), *sent = read(
-        start.before, tested, start.personal, client.loss_total[None], *(count[None] for count in upload.count_sent())
+    logged, loss_total = client.task.trained.sums(client.vector.device), client.loss_total[None]
+    before, after, personal, logs, (loss,), *sent = read(
+        start.before, tested, start.personal, logged, loss_total, *(count[None] for count in upload.count_sent())
     )
     phases = start.watch.read()
     report = VisitReport(
         before=before,
         after=after,
         personal=[int(count) for count in personal],
+        logged=logs,
         loss_sum=loss,
         samples=client.samples_seen,
         up_bytes=upload.count_bytes([number for (number,) in sent]),

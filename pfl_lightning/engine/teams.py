@@ -140,6 +140,7 @@ class Teams(Sequential):
         super().__init__(client, algorithm, comm)
         self.team = team
         require_per_sample(client.task, KEY)
+        client.task.trained.switch_off()  # a member sees only its part of a batch
 
     @override
     def plan(self, cohort: Sequence[int], costs: Sequence[float], homes: Sequence[int]) -> Plan:

@@ -75,6 +75,8 @@ class Vectorized(Sequential):
             raise ConfigError(f"{KEY}: must be 1 with fabric.precision 16-mixed; bf16-mixed has no such limit")
         require_per_sample(task, KEY)
         _refuse_hooks(task)
+        for each in tasks:
+            each.trained.switch_off()  # steps of several clients are computed as one
         self._try_out()
         self.joint = JointTraining(self.clients, self.vectors, self.grads)
         joins = self._can_join()

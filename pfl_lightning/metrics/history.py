@@ -66,7 +66,7 @@ class History:
 
     def new_reports(self, cohort: Sequence[int]) -> Reports:
         """An empty table for the reports of a round."""
-        return Reports(cohort, len(self.task.sums), len(self._spans))
+        return Reports(cohort, len(self.task.sums), len(self._spans), self.task.trained.width)
 
     def columns(self) -> list[str]:
         """The columns of metrics.csv, in their order."""
@@ -85,7 +85,8 @@ class History:
             for group in (keys, evaluated, global_keys, held_out if self.held_out.any() else [])
         ]
         facts += ["all_clients"] if self._is_sample else []
-        return ["seconds", "samples", "train_loss", *columns[0], *facts, *columns[1], *columns[2], *columns[3]]
+        trained = ["train_loss", *self.task.trained.entries]
+        return ["seconds", "samples", *trained, *columns[0], *facts, *columns[1], *columns[2], *columns[3]]
 
     @property
     def _is_sample(self) -> bool:
@@ -152,6 +153,7 @@ class History:
         return {
             "samples": samples,
             "train_loss": loss_sum / samples if samples else math.nan,
+            **self.task.trained.values(reports.rows["logged"].sum(axis=0)),
             "personal_share": self.personal_count / self.layout.num_parameters,
             "personal_count": self.personal_count,
             "up_bytes": up,

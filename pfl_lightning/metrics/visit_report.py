@@ -22,6 +22,8 @@ class VisitReport:
     """The task's sums for the trained model."""
     personal: Sequence[int]
     """Personal entries of each parameter tensor."""
+    logged: Sequence[float]
+    """The sums of the values that the task logs in training."""
     loss_sum: float
     """The training loss, summed over samples."""
     samples: int
@@ -38,13 +40,14 @@ class Reports:
         cohort: the clients of the round.
         num_sums: number of the task's sums.
         num_tensors: number of parameter tensors.
+        num_logged: number of the sums that the task logs in training.
 
     Attributes:
         rows: a structured array with the fields of `VisitReport`, one row per client of the cohort.
     """
 
-    def __init__(self, cohort: Sequence[int], num_sums: int, num_tensors: int) -> None:
-        widths = {"before": num_sums, "after": num_sums, "personal": num_tensors}
+    def __init__(self, cohort: Sequence[int], num_sums: int, num_tensors: int, num_logged: int = 0) -> None:
+        widths = {"before": num_sums, "after": num_sums, "personal": num_tensors, "logged": num_logged}
         row = np.dtype([(f.name, np.float64, (widths.get(f.name, 1),)) for f in fields(VisitReport)])
         self.rows = np.zeros(len(cohort), dtype=row)
         self._row_of = {client: index for index, client in enumerate(cohort)}

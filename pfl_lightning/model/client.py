@@ -143,7 +143,9 @@ class ClientModule(FlatModel):
         seed = derive_seed(self.seed, "client", round_, client)
         self.seed_rng(seed)
         self.task.hooks.trainer.started = False
-        if self.task.hooks.active:  # code of a user's may draw from these as well
+        if self.task.hooks.active:
+            self.task.trained.start()
+            # code of a user's may draw from these as well
             random.seed(seed)
             np.random.seed(seed % 2**32)
 

@@ -46,6 +46,7 @@ def hooked_batches(
             for schedule in () if over else model.epoch_schedules:
                 schedule.advance()
             hooks.call("on_train_epoch_end")
+            model.task.trained.end_epoch()
             start.adopt_buffers()
             start.reset_metrics()
             if over:

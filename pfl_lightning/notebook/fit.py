@@ -19,7 +19,7 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.callback import Callback
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.foundation.errors import StopRound
+from pfl_lightning.foundation.errors import ConfigError, StopRound
 from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.foundation.torch_state import quiet_torch
 from pfl_lightning.loop import FederatedFabricLoop
@@ -133,6 +133,9 @@ def _own_data(data: FederatedData | None, seed: int) -> FederatedData:
         from pfl_lightning.data import Fashion10k
 
         data = Fashion10k()
+    if not isinstance(data, FederatedData):
+        kind = type(data).__name__
+        raise ConfigError(f"data: {kind} does not say who has which samples; FromDataset takes any torch Dataset")
     data = copy.copy(data)
     data.setup(seed)
     return data

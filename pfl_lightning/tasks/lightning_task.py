@@ -24,6 +24,7 @@ from pfl_lightning.tasks.logged_sums import LoggedSums
 from pfl_lightning.tasks.metric_sums import find_metrics, keep_local, reset_metrics
 from pfl_lightning.tasks.optimization import Optimization, read_optimizers
 from pfl_lightning.tasks.task import Autocast, Batch, Task
+from pfl_lightning.tasks.training_log import TrainingLog
 from pfl_lightning.tasks.weights import load_weights
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class LightningTask(Task):
         if not self.phase:
             raise ConfigError(f"task: {kind} needs a test_step or a validation_step that logs its metrics")
         self.hooks = Hooks(module, active=True)
-        self.logged = LoggedSums(kind)
+        self.logged, self.trained = LoggedSums(kind), TrainingLog(kind)
         module.log, module.log_dict = self._log, self._log_dict  # type: ignore[method-assign]
         for name, arguments in (("setup", ("fit",)), ("configure_model", ())):
             self._prepare(name, *arguments)
@@ -132,7 +133,7 @@ class LightningTask(Task):
             )
         if not self.logged.entries:
             raise ConfigError(f"task: {kind}.{self.phase}_step logs nothing; log a number or a metric with self.log")
-        self.logged.known = True
+        self.logged.known = self.trained.known = True
         self.sums = self.logged.names()
         self.better = self.logged.better(getattr(self.module, "better", {}))
         self.unpooled = frozenset(name for name, entry in self.logged.entries.items() if not entry.pooled)
@@ -156,6 +157,7 @@ class LightningTask(Task):
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         transformed = is_functorch_wrapped_tensor(batch[0])
+        self.trained.see(0 if transformed else len(batch[1]))
         with muted(find_metrics(self.module)) if transformed else nullcontext():
             result = self.hooks.run("training_step", batch, self.batch_idx)
         loss = result.get("loss") if isinstance(result, Mapping) else result
@@ -201,10 +203,13 @@ class LightningTask(Task):
     def _log(
         self, name: str, value: Any, *_: Any, reduce_fx: Any = "mean", batch_size: int | None = None, **__: Any
     ) -> None:
-        """`self.log` of the user's module. Values that are logged in training are dropped."""
-        trainer = self.hooks.trainer
+        """`self.log` of the user's module."""
+        trainer, trained = self.hooks.trainer, self.trained
         if trainer.testing or trainer.validating:
             self.logged.add(name, value, reduce_fx, batch_size)
+        elif trainer.training and trained.batch_samples:
+            samples = trained.epoch_samples if self.hooks.latest == "on_train_epoch_end" else trained.batch_samples
+            trained.add(name, value, samples if batch_size is None else batch_size, reduce_fx)
 
     def _log_dict(self, dictionary: Any, *_: Any, **options: Any) -> None:
         """`self.log_dict` of the user's module."""
@@ -245,8 +250,10 @@ def muted(metrics: Iterable[Metric]) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The kind of an error and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    """The kind of an error and the first line of its message, with advice for code that expects other batches."""
+    reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    other_batch = "tuple indices" in reason or "'tuple' object" in reason or "to unpack" in reason
+    return f"{reason}; a batch is a pair (inputs, targets)" if other_batch else reason
 
 
 def _zero(*_: Any, **__: Any) -> Tensor:

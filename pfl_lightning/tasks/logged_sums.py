@@ -74,14 +74,8 @@ class LoggedSums:
             self._enter(name, value)
             self._metrics.add(name)
             return
-        if reduce_fx not in ("mean", torch.mean):
-            raise ConfigError(f"task: {self.owner} logs {name} with reduce_fx={reduce_fx!r}; only mean is supported")
-        number = torch.as_tensor(value).detach()
-        if number.numel() != 1:
-            raise ConfigError(f"task: {self.owner} logs {number.numel()} values as {name}; log one number")
+        pair = logged_pair(self.owner, name, value, self.samples if batch_size is None else batch_size, reduce_fx)
         self._enter(name, None)
-        count = self.samples if batch_size is None else batch_size
-        pair = torch.stack([number.reshape(()).double() * count, number.new_full((), count, dtype=torch.float64)])
         self._numbers[name] = self._numbers[name] + pair if name in self._numbers else pair
 
     def _enter(self, name: str, metric: Metric | None) -> None:
@@ -119,6 +113,16 @@ class LoggedSums:
                 f"{' | '.join(self.entries)}"
             )
         return {**given, **{n: direction(n, e.higher_is_better) for n, e in self.entries.items() if n not in given}}
+
+
+def logged_pair(owner: str, name: str, value: Any, count: int, reduce_fx: Any) -> Tensor:
+    """A logged number times the samples it counts for, and that count, float64 [2]."""
+    if reduce_fx not in ("mean", torch.mean):
+        raise ConfigError(f"task: {owner} logs {name} with reduce_fx={reduce_fx!r}; only mean is supported")
+    number = torch.as_tensor(value).detach()
+    if number.numel() != 1:
+        raise ConfigError(f"task: {owner} logs {number.numel()} values as {name}; log one number")
+    return torch.stack([number.reshape(()).double() * count, number.new_full((), count, dtype=torch.float64)])
 
 
 def clean_name(name: str) -> str:

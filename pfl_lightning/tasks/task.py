@@ -20,6 +20,7 @@ from pfl_lightning.nets.net import Net
 from pfl_lightning.tasks.head import capture_features, find_head, replace_module
 from pfl_lightning.tasks.hooks import Hooks
 from pfl_lightning.tasks.optimization import Optimization, read_optimizers
+from pfl_lightning.tasks.training_log import TrainingLog
 
 if TYPE_CHECKING:
     from pfl_lightning.data.federated import DataSpec
@@ -121,6 +122,11 @@ class Task(LightningModule):
     def hooks(self) -> Hooks:
         """The hooks of Lightning that the task overrides."""
         return Hooks(self)
+
+    @cached_property
+    def trained(self) -> TrainingLog:
+        """The values that the present client logs in its training."""
+        return TrainingLog(type(self).__name__)
 
     @cached_property
     def head_name(self) -> str | None:

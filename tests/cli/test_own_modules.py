@@ -62,6 +62,22 @@ class Logging(Lit):
         self.logger.experiment.add_scalar("x", 1.0)
 
 
+class Listing(Lit):
+    def __init__(self, in_features, num_classes, metrics):
+        super().__init__(in_features, num_classes)
+        assert metrics == ["recall"], metrics
+
+
+class Narrow(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(10, num_classes))
+
+
+class TooFew(nn.Sequential):
+    def __init__(self, in_features):
+        super().__init__(nn.Flatten(), nn.Linear(in_features, 3))
+
+
 class NeedyNet(nn.Linear):
     def __init__(self, width, num_classes):
         super().__init__(width, num_classes)
@@ -83,6 +99,11 @@ MISTAKES = {
     "--task theirs.BrokenHook": "task: BrokenHook.on_train_epoch_end fails on a batch of 4 samples: KeyError: 'colour'",
     "--task theirs.Logging": "task: Logging.training_step fails on a batch of 4 samples: AttributeError: 'NoneType'",
     "--task.net theirs.NeedyNet": "task.net.width: missing; give it a value",
+    "--task.net theirs.Narrow": "task.net: Narrow does not fit samples of shape (1, 28, 28): RuntimeError: ",
+    "--task.net theirs.TooFew": "task.net: TooFew makes [3] outputs for a sample; the data needs 10",
+    "--task.metrics MulticlasF1": "task.metrics: no class MulticlasF1; use MulticlassF1Score | another class of ",
+    "--task.metrics [torchmetrics.Nope]": "task.metrics: no class Nope in ",
+    "--data theirs.Lit": "data: theirs.Lit is not a subclass of pfl_lightning.data.FederatedData; FromDataset takes ",
     "--task.net theirs.make_text": "task.net: make_text returns str; use a class or function that makes a module",
 }
 
@@ -105,6 +126,19 @@ def test_parameters_need_no_types(task, tmp_path):
     assert run([*words, "--task.in_features", "784", "--run_dir", "given"]) == 0
     first, given = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("out", "given"))
     assert first["model_sha256"] == given["model_sha256"]
+
+
+def test_a_module_may_have_metrics_of_its_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("algorithm: FedAvg\ntask: theirs.Listing\n")
+    assert run(["--config", "mine.yaml", "--fabric.devices", "1", *SMALL, "--task.metrics", "[recall]"]) == 0
+
+
+def test_metrics_have_short_names(tmp_path):
+    words = ["--algorithm", "FedAvg", "--fabric.devices", "1", "--task.net", "MLP", *SMALL, "--run_dir", "out"]
+    assert run([*words, "--task.metrics", "[MulticlassF1Score, {class_path: MulticlassAUROC}]"]) == 0
+    header = (tmp_path / "out" / "metrics.csv").read_text().partition("\n")[0].split(",")
+    assert {"f1_score_after_pooled", "auroc_after"} < {*header}
+    assert "auroc_after_pooled" not in header
 
 
 def test_a_function_needs_no_return_type():

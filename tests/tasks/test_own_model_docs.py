@@ -29,11 +29,11 @@ def _beside(tmp_path, monkeypatch):
 
 def test_the_page_shows_everything() -> None:
     assert set(MODULES) == {"my_module.py", "my_net.py", "my_callback.py"}
-    assert len(CONFIGS) == 4
+    assert len(CONFIGS) == 5
     assert len(SCRIPTS) == 1
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["module", "net", "loggers", "callbacks"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["module", "head", "net", "loggers", "callbacks"])
 def test_configs_train_as_printed(config, tmp_path):
     (tmp_path / "mine.yaml").write_text(config)
     short = ["--loop.rounds", "2", "--fabric.devices", "1", "--run_dir", "out"]
