@@ -1,4 +1,4 @@
-"""Keys that list classes: `callbacks`, `loggers` and `task.metrics`. Names are checked and completed before the parser sees them."""
+"""Keys that list classes: `callbacks`, `loggers`, `task.metrics`. Names are checked before the parser sees them."""
 
 from __future__ import annotations
 
