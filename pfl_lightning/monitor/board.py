@@ -9,7 +9,7 @@ import yaml
 
 from pfl_lightning.metrics.record import Metric
 
-PLAIN = ("seconds", "train_loss", "personal_share", "up_bytes", "down_bytes")
+PLAIN = ("seconds", "personal_share", "up_bytes", "down_bytes")
 """Columns without a metric that have a curve."""
 SETTINGS = ("algorithm", "data", "task", "loop", "seed")
 """Parts of the config that the tab HParams shows."""
@@ -20,7 +20,7 @@ def has_curve(column: str, metrics: Sequence[Metric]) -> bool:
 
     metrics.csv has all columns, personal.csv the shares of single layers, and `pfl-report` draws them.
     """
-    if column in PLAIN:
+    if column in PLAIN or column.startswith("train_"):
         return True
     parts = metrics[0].split(column)
     if parts is None:

@@ -126,6 +126,8 @@ def tag(column: str, metrics: Sequence[Metric]) -> str:
     suffix = "_all" if every else ""
     if column.endswith("loss"):
         return f"loss{suffix}/{column.removesuffix('loss').rstrip('_') or 'mean'}"
+    if column.startswith("train_"):
+        return f"train/{column.removeprefix('train_')}"
     if column.endswith("bytes"):
         return f"traffic{suffix}/{column}"
     if column.endswith("seconds"):

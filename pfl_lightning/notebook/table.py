@@ -41,13 +41,20 @@ class Table(dict[str, list[Any]]):
         rows = [list(self), *self._cells()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(self))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        hidden = self.num_rows - (len(rows) - 1)
-        return "\n".join([*lines[:1], *([f"… {hidden} earlier rows"] if hidden else []), *lines[1:]])
+        return "\n".join([*lines[:1], *([self._hidden] if self._hidden else []), *lines[1:]])
+
+    @property
+    def _hidden(self) -> str:
+        """A line about the rows that are not shown."""
+        return f"… {self.num_rows - SHOWN_ROWS} earlier rows" if self.num_rows > SHOWN_ROWS else ""
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._cells())
-        return f"<table><tr>{head}</tr>{body}</table>"
+        hidden = (
+            f'<tr><td colspan="{len(self)}" style="text-align: left">{self._hidden}</td></tr>' if self._hidden else ""
+        )
+        return f"<table><tr>{head}</tr>{hidden}{body}</table>"
 
 
 def _text(value: Any) -> str:

@@ -136,6 +136,7 @@ def test_picture_and_config(events: Any) -> None:
         ("down_bytes", "traffic/down_bytes"),
         ("eval_seconds", "time/eval"),
         ("all_personal_share", "personal_share_all/total"),
+        ("train_acc", "train/acc"),
         ("cohort_size", "other/cohort_size"),
     ],
 )

@@ -143,4 +143,5 @@ def test_tables_are_shown():
     table = Table(round=list(range(12)), acc=[0.5] * 11 + [math.nan])
     assert repr(table).splitlines()[:3] == ["round  acc", "… 2 earlier rows", "    2  0.5"]
     assert "<th>acc</th>" in table._repr_html_()
+    assert "… 2 earlier rows" in table._repr_html_()
     assert "fit" in pfl_lightning.__all__
