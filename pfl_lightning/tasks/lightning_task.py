@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from pfl_lightning.tasks.data_facts import call_with_facts
 from pfl_lightning.tasks.hooks import Hooks, overrides
 from pfl_lightning.tasks.logged_sums import LoggedSums
 from pfl_lightning.tasks.metric_sums import find_metrics, keep_local, reset_metrics
+from pfl_lightning.tasks.module_factory import ModuleFactory
 from pfl_lightning.tasks.optimization import Optimization, read_optimizers
 from pfl_lightning.tasks.task import Autocast, Batch, Task
 from pfl_lightning.tasks.training_log import TrainingLog
@@ -29,17 +30,6 @@ from pfl_lightning.tasks.weights import load_weights
 
 if TYPE_CHECKING:
     from pfl_lightning.data.federated import DataSpec
-
-    ModuleFactory = Callable[..., LightningModule]
-else:
-
-    class ModuleFactory(Protocol):
-        """A class or function. Its parameters with these names are filled in from the data, see `data_facts.NAMES`."""
-
-        def __call__(
-            self, *, spec: Any, num_classes: int, in_channels: int, in_chans: int, input_shape: Any, in_features: int
-        ) -> LightningModule:
-            """Make the module."""
 
 
 class LightningTask(Task):
