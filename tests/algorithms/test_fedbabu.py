@@ -56,6 +56,14 @@ def test_what_fine_tuning_changes(part, expected):
     assert run.server == pytest.approx([1.0, 1.0])
 
 
+def test_fine_tuning_has_a_hundredth_of_the_training_rate():
+    """From b = h = 1 one step of 0.001·(3 − 1)."""
+    run = ProductClients(FedBABU())
+    run.tested(0)
+    run.loop.algorithm.finetune(run.loop.engine.client, run.loop.server, 1)
+    assert run.loop.engine.client.vector.tolist() == pytest.approx([1.002, 1.002], abs=1e-6)
+
+
 def test_heads_do_not_travel():
     """One float each way for each of two clients."""
     run = ProductClients(FedBABU())

@@ -3,8 +3,8 @@
 python tools/check/paper_cells.py configs/papers/fedselect/table1.yaml [--rows FedSelect Ditto] [--columns CIFAR-10]
 
 It shows that a cell runs: its data, net, method and report fit together. A client has a few images of the right size,
-two clients take part. Everything else is the cell's. A line per cell says which metric was reported; accuracies mean
-nothing here. Cells of images only.
+two clients take part, and Dirichlet's α is 1. Everything else is the cell's. A line per cell has the value that the
+table would show; accuracies mean nothing here. Cells of images only.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ def shrink(data: Any) -> None:
     """Give the data random images, few for each client."""
     if not isinstance(data, ImageData):
         sys.exit(f"{data.name} has no images")
-    for name, size in (("train_size", IMAGES), ("test_size", 4), ("min_size", 2)):
+    few = {"train_size": IMAGES, "test_size": 4, "min_size": 6, "alpha": 1.0}
+    for name, value in few.items():  # of so few images a small α would leave clients with a single one
         if getattr(data.partition, name, None) is not None:
-            object.__setattr__(data.partition, name, size)
+            object.__setattr__(data.partition, name, value)
     count = max(5 * IMAGES * data.num_clients, 6 * data.spec.num_classes)
     channels, height, width = data.spec.shape
     kinds = len(getattr(data, "corruptions", [None]))  # CIFAR-10-C has all images under each corruption
