@@ -8,13 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.shipped import find_config
 
+MERGE = "<<"
+"""The key by which YAML merges mappings. It may be repeated."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Reads `1e-3` as a number, as the parser does. Plain YAML 1.1 takes it for text."""
+    """Reads `1e-3` as a number, as the parser does, and refuses a key that appears twice.
+
+    Plain YAML 1.1 takes `1e-3` for text. PyYAML would use the last of two equal keys and forget the first in silence.
+    """
+
+    @override
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != MERGE):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} appears twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 _Loader.add_implicit_resolver(

@@ -68,6 +68,8 @@ def resumed_run_dir(config: Namespace) -> Path:
     path = Path(config.resume)
     if config.run_dir is not None and Path(config.run_dir).resolve() != path.resolve():
         raise ConfigError(f"run_dir: {config.run_dir} is not the run that is resumed; leave run_dir out")
+    if not content(path):
+        raise ConfigError(f"resume: there is no run in {path}")
     return path
 
 

@@ -75,6 +75,8 @@ MISTAKES = {
     "--run_dir full/file/x": "run_dir: full/file/x cannot be created: ",
     "--config nowhere.yaml": "config: cannot read nowhere.yaml: No such file or directory",
     "--config broken.yaml": "config: broken.yaml is not valid YAML in line 2",
+    "--config twice.yaml": "config: twice.yaml is not valid YAML in line 3: loop appears twice",
+    "--config again.yaml": "resume: there is no run in nowhere",
     "--config other.yaml": "foo: no such key; use ",
     "--config circle.yaml": "extends: circle.yaml extends itself",
     "--config orphan.yaml": "extends: orphan.yaml names nobody.yaml",
@@ -105,7 +107,8 @@ class Fussy(Classification):
 """
 FILES = {
     "full/file": b"mine", "broken.yaml": b"loop: [3\n", "other.yaml": b"foo: 3\n",
-    "circle.yaml": b"extends: circle.yaml\n",
+    "circle.yaml": b"extends: circle.yaml\n", "again.yaml": b"resume: nowhere\n",
+    "twice.yaml": b"loop:\n  rounds: 5\nloop:\n  batch_size: 8\n",
     "orphan.yaml": b"extends: nobody.yaml\n", "empty.yaml": b"", "comments.yaml": b"# nothing\n", "list.yaml": b"- 1\n",
     "binary.yaml": b"\xff\xfe\x00", "broken.py": b"class Mine(:\n", "needs.py": b"import no_such_module_anywhere\n",
     "slip.yaml": b"datax:\n  init_args:\n    partition:\n      class_path: IID\n",
