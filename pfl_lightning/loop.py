@@ -194,7 +194,8 @@ class FederatedFabricLoop:
 
     def _weights(self, cohort: Sequence[int], sizes: Sequence[int]) -> dict[int, float]:
         counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)
-        return {client: count / (sum(counts) or 1.0) for client, count in zip(cohort, counts, strict=True)}
+        total = sum(counts) or 1.0
+        return {client: count / total for client, count in zip(cohort, counts, strict=True)}
 
 
 class _Clock:
