@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,16 @@ def gpu_check(monkeypatch) -> Iterator[Any]:
     sys.modules.pop("gpu_check")
 
 
+@pytest.fixture
+def gpu_speed(monkeypatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import gpu_speed
+
+    yield gpu_speed
+    for name in ("gpu_speed", "bare", "plain_nets"):
+        sys.modules.pop(name)
+
+
 def summary(model: str = "a", accuracy: float = 0.5) -> dict[str, Any]:
     last = {"all_acc_before": accuracy, "all_acc_after": 0.6, "all_global_acc": 0.4}
     hashes = {"model_sha256": model, "clients_sha256": "c"}
@@ -37,15 +48,17 @@ def test_without_a_gpu_it_says_so_in_one_line(gpu_check, monkeypatch, capsys, tm
 
 
 @pytest.mark.parametrize(
-    ("changed", "failed"),
+    ("changed", "speed", "failed"),
     [
-        ({}, []),
-        ({"1 GPU again": summary("b")}, ["the same bits twice"]),
-        ({"2 GPUs": summary("b")}, ["2 GPUs as one"]),
-        ({"cpu": summary(accuracy=0.53)}, ["accuracy as on the CPU"]),
+        ({}, {}, []),
+        ({"1 GPU again": summary("b")}, {}, ["the same bits twice"]),
+        ({"2 GPUs": summary("b")}, {}, ["2 GPUs as one"]),
+        ({"cpu": summary(accuracy=0.53)}, {}, ["accuracy as on the CPU"]),
+        ({}, {"waits_per_step": 0.1}, ["no wait in a training step"]),
+        ({}, {"over_bare": 1.06}, ["as fast as a bare loop"]),
     ],
 )
-def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_path, changed, failed):
+def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_path, changed, speed, failed):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Pretended")
@@ -57,6 +70,10 @@ def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_pat
         return changed.get(folder.name.replace("_", " "), summary())
 
     monkeypatch.setattr(gpu_check, "train", train)
+    rates = {"samples_per_second": 90.0, "bare_samples_per_second": 90.0, "device_memory": 2**20}
+    monkeypatch.setattr(
+        gpu_check, "compare_with_bare_loop", lambda: {"waits_per_step": 0.0, "over_bare": 1.0, **rates, **speed}
+    )
     assert gpu_check.main(["--out", str(out)]) == int(bool(failed))
     assert asked == [("cpu", 1), ("cuda", 1), ("cuda", 1), ("cuda", 2)]
     checks = json.loads((out / "verdict.json").read_text())["checks"]
@@ -64,3 +81,18 @@ def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_pat
     assert [check["name"] for check in checks if check["passed"] is None] == ["4 GPUs as one"]
     assert "# GPU check: Pretended" in (out / "verdict.md").read_text()
     assert gpu_check.main(["--out", str(out)]) == 2, "nothing is overwritten"
+
+
+def test_the_comparison_with_a_bare_loop_runs_on_a_cpu(gpu_speed):
+    found = gpu_speed.measure("cpu", clients=100, epochs=1, turns=1)
+    assert found["over_bare"] > 0
+    assert found["waits_per_step"] == found["device_memory"] == 0
+
+
+def test_waits_are_counted_by_the_warnings_of_torch(gpu_speed):
+    def work() -> None:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    assert gpu_speed.count_waits(work, torch.device("cpu")) == 3

@@ -1,6 +1,7 @@
 """A verdict about the GPUs of this machine: `python tools/gpu_check.py --out gpu_check`.
 
-It runs the same short job on the CPU, twice on one GPU, and on two and four GPUs where there are as many. It writes
+It runs the same short job on the CPU, twice on one GPU, and on two and four GPUs where there are as many. Then it
+compares local training with a bare loop on the GPU and counts the waits of the host (tools/gpu_speed.py). It writes
 verdict.md and verdict.json. Exit code: 0 all passed, 1 a check failed, 2 there is no GPU.
 """
 
@@ -21,6 +22,8 @@ FIT = "import sys; from pfl_lightning.cli.fit import main; main(sys.argv[1:])"
 JOB = ["--config", str(ROOT / "configs/fedobp_fashion10k.yaml"), "--loop.rounds", "3", "--loop.eval_every", "3"]
 TOLERANCE = 0.02
 """The largest difference of an accuracy between a GPU and the CPU after three rounds."""
+SLOWER = 1.05
+"""The most that local training may take of the time of a bare loop."""
 COLUMNS = ("all_acc_before", "all_acc_after", "all_global_acc")
 HASHES = ("model_sha256", "clients_sha256")
 Summary = Mapping[str, Any]
@@ -35,7 +38,7 @@ class Check(NamedTuple):
     found: str
 
 
-def verdict(runs: Mapping[str, Summary]) -> list[Check]:
+def verdict(runs: Mapping[str, Summary], speed: Mapping[str, float]) -> list[Check]:
     """The checks over the summaries of `cpu`, `1 GPU`, `1 GPU again`, and `2 GPUs` and `4 GPUs` if they ran."""
     one = runs["1 GPU"]
     apart = max(abs(one["last"][column] - runs["cpu"]["last"][column]) for column in COLUMNS)
@@ -46,6 +49,10 @@ def verdict(runs: Mapping[str, Summary]) -> list[Check]:
     for count in (2, 4):
         other = runs.get(f"{count} GPUs")
         checks.append(_same(f"{count} GPUs as one", one, other))
+    waits, ratio = speed["waits_per_step"], speed["over_bare"]
+    rates = f"{speed['samples_per_second']:,.0f} and {speed['bare_samples_per_second']:,.0f} samples/s"
+    checks.append(Check("no wait in a training step", waits == 0, f"{waits:g} waits per step"))
+    checks.append(Check("as fast as a bare loop", ratio <= SLOWER, f"{ratio:.2f} of its time, {rates}"))
     return checks
 
 
@@ -56,7 +63,7 @@ def _same(name: str, one: Summary, other: Summary | None) -> Check:
     return Check(name, equal, "equal hashes" if equal else "the hashes differ")
 
 
-def page(device: str, checks: Sequence[Check], runs: Mapping[str, Summary]) -> str:
+def page(device: str, checks: Sequence[Check], runs: Mapping[str, Summary], device_memory: float) -> str:
     """The verdict as Markdown."""
     words = {True: "passed", False: "FAILED", None: "not checked"}
     lines = [f"# GPU check: {device}, torch {torch.__version__}", "", "| check | verdict | found |", "|---|---|---|"]
@@ -66,9 +73,8 @@ def page(device: str, checks: Sequence[Check], runs: Mapping[str, Summary]) -> s
     for name, run in runs.items():
         rate, memory = run["samples_per_second"], max(run["peak_memory"]) / 2**20
         lines.append(f"| {name} | {rate:,.0f} | {rate / base:.2f} | {memory:,.0f} |")
-    return "\n".join(
-        [*lines, "", "Peak memory is the host's. Waits per step and a bare loop on the GPU are not measured.", ""]
-    )
+    last = f"Peak memory is the host's. Local training took {device_memory / 2**20:,.0f} MiB of the GPU's."
+    return "\n".join([*lines, "", last, ""])
 
 
 def train(folder: Path, accelerator: str, devices: int) -> dict[str, Any]:
@@ -77,6 +83,14 @@ def train(folder: Path, accelerator: str, devices: int) -> dict[str, Any]:
     subprocess.run([sys.executable, "-c", FIT, *JOB, *words], check=True, stdout=subprocess.DEVNULL)
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary
+
+
+def compare_with_bare_loop() -> dict[str, float]:
+    """What tools/gpu_speed.py finds, in a process of its own."""
+    words = [sys.executable, str(Path(__file__).with_name("gpu_speed.py"))]
+    answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,10 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = {"cpu": ("cpu", 1), "1 GPU": ("cuda", 1), "1 GPU again": ("cuda", 1)}
     jobs |= {f"{count} GPUs": ("cuda", count) for count in counts}
     runs = {name: train(options.out / name.replace(" ", "_"), *job) for name, job in jobs.items()}
-    checks = verdict(runs)
-    text = page(torch.cuda.get_device_name(0), checks, runs)
+    speed = compare_with_bare_loop()
+    checks = verdict(runs, speed)
+    text = page(torch.cuda.get_device_name(0), checks, runs, speed["device_memory"])
     (options.out / "verdict.md").write_text(text)
-    content = {"checks": [check._asdict() for check in checks], "runs": runs}
+    content = {"checks": [check._asdict() for check in checks], "runs": runs, "speed": speed}
     (options.out / "verdict.json").write_text(json.dumps(content, indent=1) + "\n")
     print(text)
     return int(any(check.passed is False for check in checks))
