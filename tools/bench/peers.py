@@ -142,7 +142,7 @@ def main() -> None:
             print(f"{name}: {error}", flush=True)
         else:
             things[name] = partial(peer_seconds, python, PEERS[name], folder / "work.pt")
-    found = take_turns(things, options.turns or (1 if options.quick else 4), warm_up=1)
+    found = take_turns(things, options.turns or (1 if options.quick else 4), warm_up=0 if options.quick else 1)
     for name, seconds in found.items():
         ratio, over_ours = ratios(seconds, found[BASE]), ratios(seconds, found[OURS])
         how = PEERS[name].how if name in PEERS else ""
