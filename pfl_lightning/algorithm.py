@@ -157,7 +157,13 @@ class Algorithm:
 
     def upload_model(self, client: ClientModule, model: Tensor) -> Upload:
         """An upload of `model` [S], as far as `exchange` sends it."""
-        sent = self.exchange(client).sent_entries()
+        exchange = self.exchange(client)
+        if exchange.keeps is not client.mask and not torch.equal(exchange.keeps, client.mask):
+            raise AlgorithmError(
+                f"algorithm: {type(self).__name__}.exchange keeps entries that client.mask does not, so they would be "
+                f"lost; set client.mask, and return Exchange(client.mask, …)"
+            )
+        sent = exchange.sent_entries()
         return Upload(client.id, {"vector": model}, client.weight, {} if sent is None else {"vector": sent})
 
     def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:

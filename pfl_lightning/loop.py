@@ -22,6 +22,7 @@ from pfl_lightning.engine.cohort import draw_cohort, draw_evaluated
 from pfl_lightning.engine.durations import DurationModel
 from pfl_lightning.engine.engine import Invitation
 from pfl_lightning.engine.evaluation import evaluate_clients
+from pfl_lightning.engine.mistakes import RoundGuard, check_cohort, check_memory, check_replies
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.process_memory import peak_memory
 from pfl_lightning.foundation.seeds import derive_seed
@@ -29,6 +30,7 @@ from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.metrics.history import History
 from pfl_lightning.metrics.record import RoundRecord
+from pfl_lightning.metrics.visit_report import Reports
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.lightning_task import as_task
 from pfl_lightning.tasks.task import Task
@@ -82,6 +84,7 @@ class FederatedFabricLoop:
         initial = self.engine.client.vector.clone()
         self.server = Server(initial.clone(), initial, self.engine.client.layout, data.num_clients)
         algorithm.init_server(self.engine.client, self.server)
+        check_memory(self.server.memory, "server.memory", algorithm)
         algorithm.seal()
         self.store = ClientStore(data.num_clients, self.comm, store)
         self.evaluated = draw_evaluated(seed, data.num_clients, config.eval_clients)
@@ -129,7 +132,10 @@ class FederatedFabricLoop:
         clock.lap("move")
 
         weights = self._weights(cohort, sizes)
-        uploads, reports = Uploads(self.comm, plan.owner), self.history.new_reports(cohort)
+        guard = RoundGuard(self.algorithm, server)
+        uploads = Uploads(self.comm, plan.owner)
+        tensors = len(server.layout.parameter_spans)
+        reports = Reports(cohort, len(self.task.sums), tensors, self.task.trained.width)
         for result in self.engine.run(plan, lambda c: Invitation(c, weights[c], self.store.get(c)), server):
             uploads.add(result.upload, result.diverged)
             self.store.put(result.client, result.state)
@@ -138,13 +144,16 @@ class FederatedFabricLoop:
                 callback.on_visit_end(result)
             clock.lap("aggregate", result.phases)
         uploads.close()
-        for client, reply in self.algorithm.aggregate(server, uploads) or ():
+        guard.check_server()
+        replies = self.algorithm.aggregate(server, uploads)
+        for client, reply in () if replies is None else check_replies(replies, cohort, self.algorithm):
             self.store.reply(client, reply.memory, reply.personal)
         uploads.require_used()
+        guard.check_algorithm()
         clock.lap("aggregate")
         reports.merge(self.comm, server.fingerprint)
         clock.lap("metrics")
-        evaluation = None
+        tested, evaluation = self.config.tests(server.round), None
         if self.config.evaluates(server.round):
             evaluation = self.evaluate(server).numpy()
             clock.lap("evaluate")
@@ -154,7 +163,6 @@ class FederatedFabricLoop:
         self.store.commit(cohort)
         if self.durations:
             self.durations.enter(cohort, sizes, reports.rows["seconds"][:, 0].tolist())
-        tested = self.config.tests(server.round)
         return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases, tested)
 
     def evaluate(self, server: Server | None = None) -> Tensor:
@@ -189,8 +197,10 @@ class FederatedFabricLoop:
         count = len(eligible) if eligible else self.data.num_clients
         drawn = draw_cohort(self.seed, round_, count, self.config.participation)
         drawn = [eligible[place] for place in drawn] if eligible else drawn
-        chosen = self.algorithm.select_cohort(round_, drawn, self.data.num_clients)
-        return sorted(set(chosen) - held_out)
+        cohort = sorted(set(self.algorithm.select_cohort(round_, drawn, self.data.num_clients)) - held_out)
+        if type(self.algorithm).select_cohort is not Algorithm.select_cohort:
+            check_cohort(cohort, self.data.num_clients, round_, self.comm, self.algorithm)
+        return cohort
 
     def _weights(self, cohort: Sequence[int], sizes: Sequence[int]) -> dict[int, float]:
         counts = sizes if self.algorithm.weighting == "samples" else [1] * len(cohort)

@@ -28,6 +28,28 @@ LINES = {
     "AveragesAnotherName": "aggregate: the clients uploaded vector, but uploads.mean was asked for model",
 }
 
+QUICK = {
+    "RemembersInAList": "algorithm: RemembersInAList changes self.seen during a run, which ranks do not share and",
+    "RemembersOnTheClass": "algorithm: RemembersOnTheClass changes self.models during a run",
+    "TrainsTheServer": "algorithm: TrainsTheServer changes server.vector during a visit, which other ranks do not see",
+    "FillsTheServersMemory": r"algorithm: FillsTheServersMemory changes server.memory\['last'\] during a visit",
+    "KeepsWithoutAMask": "algorithm: KeepsWithoutAMask.exchange keeps entries that client.mask does not",
+    "WeighsBySamples": r"algorithm: WeighsBySamples.upload returns Upload\(\d, …, \d+\) for client \d; use",
+    "UploadsForAnother": r"algorithm: UploadsForAnother.upload returns Upload\(\d, …, 0.\d+\) for client \d",
+    "UploadsNothing": "algorithm: UploadsNothing.upload returns nothing instead of an Upload",
+    "UploadsUnevenTensors": "upload: client \\d uploads more with \\d entries, but other clients more with \\d entries",
+    "AssignsTheVector": "algorithm: AssignsTheVector assigns client.vector, which disconnects it from the model; use",
+    "MasksWithNumbers": r"algorithm: MasksWithNumbers makes client.mask float32 \[\d+\]; it must be bool \[\d+\]",
+    "KeepsAnInteger": r"algorithm: KeepsAnInteger puts an int into client.memory\['count'\]; use a name and a tensor",
+    "CountsOnTheServer": r"algorithm: CountsOnTheServer puts an int into server.memory\['count'\]",
+    "AsksForMore": r"aggregate asks for extra\['loss'\], which the upload of client \d lacks",
+    "RepliesWithTensors": "algorithm: RepliesWithTensors.aggregate returns a reply .*; use pairs of a client",
+    "ReturnsTheModel": "algorithm: ReturnsTheModel.aggregate returns a Tensor; use pairs",
+    "RepliesTooMuch": "aggregate: the reply to client \\d has 3, but the client has 0 personal values",
+    "InvitesNobody": "algorithm: InvitesNobody.select_cohort chooses no client in round 1; there are 0 to 6",
+    "TestsWithANumber": "algorithm: TestsWithANumber.test returns a float; use a tensor",
+}
+
 
 def command(name: str, ranks: int) -> int:
     return run(["--algorithm", f"tests.helpers.mistaken.{name}", *SMALL, "--fabric.devices", str(ranks)])
@@ -52,6 +74,24 @@ def test_clients_are_trained_before_ignored_uploads_are_noticed(tmp_path, monkey
     assert trained == set(draw_cohort(1, 1, 7, 0.4))
     assert loop.server.round == 0
     assert not loop.store.states
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mistake_that_one_rank_notices(name):
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), getattr(mistaken, name)(), participation=0.4)
+    with pytest.raises(RunError, match=f"^{QUICK[name]}"):
+        loop.round()
+    assert loop.server.round == 0
+
+
+def test_ranks_that_choose_different_clients_are_named():
+    def work(fabric: Fabric) -> str:
+        with pytest.raises(RunError) as raised:
+            toy_loop(fabric, mistaken.InvitesByRank()).round()
+        return str(raised.value)
+
+    line = "algorithm: the choice of InvitesByRank.select_cohort differs between rank 0 and rank 1"
+    assert run_on_ranks(work, 2) == [line] * 2
 
 
 def test_servers_that_differ_are_named_with_round_and_rank_and_the_round_has_not_happened():

@@ -91,6 +91,9 @@ class Uploads:
         usable = [v.isfinite().all() for v in upload.extra.values() if _is_float(v)]
         if upload.values:
             self._total = self._total or ExactMean(upload.values)
+            if self._total.sizes != _sizes(upload.values):
+                own, others = _compare(_sizes(upload.values), self._total.sizes)
+                raise AlgorithmError(f"upload: client {upload.client} uploads {own}, but other clients {others}")
             usable.append(self._total.add(upload.values, upload.weight, upload.sends))
         if diverged:
             self.diverged[upload.client] = diverged
@@ -120,11 +123,13 @@ class Uploads:
             raise AlgorithmError("aggregate: uploads.mean can be called once in a round; keep its result")
         self._averaged = True
         total = self._total or ExactMean(current)
-        if total.sizes.keys() != current.keys():
-            raise AlgorithmError(
-                f"aggregate: the clients uploaded {_list(total.sizes)}, but uploads.mean was asked for {_list(current)}"
-            )
-        if self._partial:
+        if total.sizes != _sizes(current):
+            uploaded, asked = _compare(total.sizes, _sizes(current))
+            raise AlgorithmError(f"aggregate: the clients uploaded {uploaded}, but uploads.mean was asked for {asked}")
+        return self._add_up(total, self._partial, current)
+
+    def _add_up(self, total: ExactMean, partial: bool, current: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if partial:
             total.weigh_each_entry()
             assert total.entry_weights is not None
             self.comm.all_sum(total.entry_weights)
@@ -135,7 +140,7 @@ class Uploads:
         """Called by the loop after `aggregate`: uploaded values that nobody averaged are a mistake."""
         if self._total is not None and not self._averaged:
             raise AlgorithmError(
-                f"aggregate: the clients uploaded {_list(self._total.sizes)}, but aggregate ignored it; "
+                f"aggregate: the clients uploaded {', '.join(sorted(self._total.sizes))}, but aggregate ignored it; "
                 "call uploads.mean, or upload nothing"
             )
 
@@ -146,7 +151,7 @@ class Uploads:
             name: a name in `extra`.
             like: a tensor of the shape and type of a row. float64 and integers are exact.
         """
-        return self.gather_rows({client: upload.extra[name] for client, upload in self.local.items()}, like)
+        return self.gather_rows(self._extra(name), like)
 
     def gather_rows(self, rows: Mapping[int, Tensor], like: Tensor) -> Tensor:
         """Complete a table. This rank has the rows of its own clients."""
@@ -170,16 +175,16 @@ class Uploads:
         """
         zeros = torch.zeros(len(self.cohort), dtype=torch.float64, device=like.device)
         table = {client: zeros.clone() for client in self.local}
-        values = {client: upload.extra[columns] for client, upload in self.local.items()}
-        for column, (_, other) in enumerate(self.comm.broadcast_each(values, self.owner, like)):
-            for client, upload in self.local.items():
-                table[client][column] = measure(upload.extra[rows], other)
+        mine = self._extra(rows)
+        for column, (_, other) in enumerate(self.comm.broadcast_each(self._extra(columns), self.owner, like)):
+            for client, own in mine.items():
+                table[client][column] = measure(own, other)
         return self.gather_rows(table, zeros).cpu()
 
     def mean_of(self, clients: Sequence[int], name: str, current: Tensor) -> Tensor:
         """The exact weighted mean of `extra[name]` over some clients, with the weights and entries of their uploads."""
-        chosen = [upload for client, upload in self.local.items() if client in set(clients)]
-        parts = [(u.client, u.extra[name], u.weight, u.sends.get("vector")) for u in chosen]
+        values, chosen = self._extra(name), [self.local[client] for client in self.local if client in set(clients)]
+        parts = [(u.client, values[u.client], u.weight, u.sends.get("vector")) for u in chosen]
         return self._reduced(parts, current)
 
     def combine(self, values: Mapping[int, Tensor], current: Tensor, weight: float | None = None) -> Tensor:
@@ -205,7 +210,7 @@ class Uploads:
                 client whose row is zero gets nothing.
             like: a tensor of the shape and type of a value.
         """
-        values = {client: upload.extra[name] for client, upload in self.local.items()}
+        values = self._extra(name)
         self.diverged |= {client: UNUSABLE for client, value in values.items() if not fits(value)}
         if self.comm.agree(bool(self.diverged))[0]:
             self._raise_diverged()
@@ -220,6 +225,13 @@ class Uploads:
             if client in values:
                 yield client, total.result({name: like})[name]
 
+    def _extra(self, name: str) -> dict[int, Any]:
+        """`extra[name]` of the clients of this rank."""
+        for client, upload in self.local.items():
+            if name not in upload.extra:
+                raise AlgorithmError(f"aggregate asks for extra[{name!r}], which the upload of client {client} lacks")
+        return {client: upload.extra[name] for client, upload in self.local.items()}
+
     def _reduced(self, parts: Sequence[tuple[int, Tensor, float, Tensor | None]], current: Tensor) -> Tensor:
         total = ExactMean({"value": current})
         for client, value, weight, sends in parts:
@@ -228,12 +240,7 @@ class Uploads:
         partial, diverged = self.comm.agree(total.entry_weights is not None, bool(self.diverged))
         if diverged:
             self._raise_diverged()
-        if partial:
-            total.weigh_each_entry()
-            assert total.entry_weights is not None
-            self.comm.all_sum(total.entry_weights)
-        self.comm.all_sum(total.sums)
-        return total.result({"value": current})["value"]
+        return self._add_up(total, partial, {"value": current})["value"]
 
     def _raise_diverged(self) -> None:
         found = {client: reason for reasons in self.comm.gather(self.diverged) for client, reason in reasons.items()}
@@ -257,5 +264,13 @@ def _tensor_bytes(tensor: Tensor) -> int:
     return tensor.numel() * (1 if tensor.dtype == torch.uint8 else 4)
 
 
-def _list(names: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(names))
+def _sizes(values: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: value.numel() for name, value in values.items()}
+
+
+def _compare(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, str]:
+    """The names of tensors in two lists, with their sizes if the names are the same."""
+    if one.keys() != other.keys():
+        return ", ".join(sorted(one)), ", ".join(sorted(other))
+    texts = [[f"{name} with {sizes[name]} entries" for name in sorted(sizes)] for sizes in (one, other)]
+    return ", ".join(texts[0]), ", ".join(texts[1])

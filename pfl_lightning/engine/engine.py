@@ -38,7 +38,7 @@ class VisitResult:
     upload: Upload
     report: VisitReport
     mask: Tensor
-    """The client's mask after training, packed: one bit per entry."""
+    """The client's mask after training, bool [S]."""
     phases: dict[str, float]
     """Seconds of each phase of the visit."""
     diverged: str | None = None

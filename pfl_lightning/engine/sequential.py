@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -17,11 +18,10 @@ from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.comm.uploads import diverged_text
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Engine, Invitation, VisitResult
-from pfl_lightning.engine.stopwatch import Stopwatch
+from pfl_lightning.engine.mistakes import check_visit, refuse_sums
 from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.visit_report import VisitReport
-from pfl_lightning.model import masks
 from pfl_lightning.model.client import MEMORY, ClientModule
 
 
@@ -105,8 +105,9 @@ def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorit
 
 def test_participant(client: ClientModule, algorithm: Algorithm, server: Server) -> Tensor:
     """The sums of the client's test. In a round without tests (`loop.test_every`) they are zeros."""
-    if client.is_tested:
-        return algorithm.test(client, server)
+    if client.local.tests is None or client.local.tests(client.round):
+        sums = algorithm.test(client, server)
+        return sums if isinstance(sums, Tensor) else refuse_sums(sums, algorithm)
     return torch.zeros(len(client.task.sums), dtype=torch.float64, device=client.vector.device)
 
 
@@ -115,8 +116,10 @@ def end_visit(client: ClientModule, start: Start, algorithm: Algorithm, server: 
     client.visits += 1
     tested = test_participant(client, algorithm, server)
     start.watch.lap("test")
-    mask = masks.pack(client.mask)
-    upload = _without_aliases(algorithm.upload(client, server), client)
+    mask = client.mask.clone()  # `upload` may clear it
+    upload = algorithm.upload(client, server)
+    check_visit(client, upload, algorithm)
+    upload = _without_aliases(upload, client)
     state = client.dump_state()
     start.watch.lap("upload")
     logged, loss_total = client.task.trained.sums(client.vector.device), client.loss_total[None]
@@ -167,3 +170,55 @@ def _without_aliases(upload: Upload, client: ClientModule) -> Upload:
             if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() in live:
                 tensors[name] = tensor.detach().clone()
     return upload
+
+
+class Stopwatch:
+    """Measures phases that follow each other.
+
+    A GPU works behind the back of this process, so the clock of the process says when work was ordered, not when it was
+    done. There, phases end at events in the GPU's own queue. They are read after a wait that happens anyway.
+
+    Args:
+        device: the device that does the work.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._laps: list[tuple[str, float | torch.cuda.Event, float | torch.cuda.Event]] = []
+        self._shared: list[tuple[Stopwatch, float]] = []
+        self._mark = self._now()
+
+    def lap(self, phase: str | None) -> None:
+        """Count the time since the last call for `phase`. None: do not count it."""
+        now = self._now()
+        if phase is not None:
+            self._laps.append((phase, self._mark, now))
+        self._mark = now
+
+    def add(self, other: Stopwatch, share: float) -> None:
+        """Count a share of what another watch has measured, as when several clients train together."""
+        self._shared.append((other, share))
+
+    def read(self) -> dict[str, float]:
+        """Seconds per phase. On a GPU the work up to the last lap must be done."""
+        phases: dict[str, float] = {}
+        measured = [(phase, _seconds(start, stop)) for phase, start, stop in self._laps]
+        measured += [(phase, s * share) for other, share in self._shared for phase, s in other.read().items()]
+        for phase, seconds in measured:
+            phases[phase] = phases.get(phase, 0.0) + seconds
+        return phases
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._on_gpu:
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def _seconds(start: float | torch.cuda.Event, stop: float | torch.cuda.Event) -> float:
+    if isinstance(start, float):
+        assert isinstance(stop, float), "a watch is of one kind"
+        return stop - start
+    assert not isinstance(stop, float), "a watch is of one kind"
+    return float(start.elapsed_time(stop)) / 1000

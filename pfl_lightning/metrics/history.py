@@ -64,10 +64,6 @@ class History:
         self.phases: dict[str, float] = {}
         """Seconds per phase on this rank, since the run was started or resumed."""
 
-    def new_reports(self, cohort: Sequence[int]) -> Reports:
-        """An empty table for the reports of a round."""
-        return Reports(cohort, len(self.task.sums), len(self._spans), self.task.trained.width)
-
     def columns(self) -> list[str]:
         """The columns of metrics.csv, in their order."""
         return list(self._columns)
@@ -142,7 +138,8 @@ class History:
         return record
 
     def _totals(self, reports: Reports) -> dict[str, float]:
-        loss_sum, *counts = reports.totals("loss_sum", "samples", "up_bytes", "down_bytes")
+        names = ("loss_sum", "samples", "up_bytes", "down_bytes")
+        loss_sum, *counts = (float(reports.rows[name].sum(axis=0)[0]) for name in names)
         samples, up, down = map(int, counts)
         self.personal_count = float(reports.rows["personal"].mean(axis=0).sum())
         self.samples, self.up_bytes, self.down_bytes = (

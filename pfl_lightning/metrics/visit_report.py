@@ -73,10 +73,6 @@ class Reports:
         table.copy_(both[: len(table)])
         _require_equal(both[len(table) :].tolist(), comm.round)
 
-    def totals(self, *names: str) -> list[float]:
-        """The sums of some fields over the clients."""
-        return [float(self.rows[name].sum(axis=0)[0]) for name in names]
-
 
 def _require_equal(fingerprints: Iterable[int], round_: int) -> None:
     first, *others = fingerprints

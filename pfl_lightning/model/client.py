@@ -76,7 +76,7 @@ class ClientModule(FlatModel):
         stop, on_stop: whether this process was asked to stop, and the function that then leaves the round.
         id, round, visits: the client's number, the present round, and how often the client was trained before.
         weight: the client's fraction of the total weight of the round.
-        train_indices: the samples it trains on.
+        train_indices, test_indices: the samples that it trains on, and those that test it.
     """
 
     mask: Tensor
@@ -100,7 +100,7 @@ class ClientModule(FlatModel):
         self.id, self.round, self.visits, self.weight = -1, 0, 0, 0.0
         self._counted: tuple[Tensor, int, int] | None = None
         self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
-        self.train_indices = torch.empty(0, dtype=torch.int64)
+        self.train_indices = self.test_indices = torch.empty(0, dtype=torch.int64)
         self.finetune_rate: float | None = None
         self.start = StartState(task, self.layout)
         self._try_out()
@@ -124,7 +124,7 @@ class ClientModule(FlatModel):
     def load_state(self, client: int, round_: int, state: State | None, initial: Tensor) -> None:
         """Become client `client` with its state. A client without a state starts from the common initial model."""
         self.id, self.round = client, round_
-        self.train_indices = self.data.train_indices(client)
+        self.train_indices, self.test_indices = self.data.train_indices(client), self.data.test_indices(client)
         self.samples_seen = 0
         self.loss_total.zero_()
         if self.loss_scale:
@@ -268,14 +268,9 @@ class ClientModule(FlatModel):
                 training.restore()
             self.record_step(value, batch)
 
-    @property
-    def is_tested(self) -> bool:
-        """Whether the client is tested before and after its training in this round."""
-        return self.local.tests is None or self.local.tests(self.round)
-
     def test(self) -> Tensor:
         """The task's sums over the client's test data, for the present model."""
-        return self.test_on(self.data.test_indices(self.id))
+        return self.test_on(self.test_indices)
 
     @torch.no_grad()
     def test_on(self, indices: Tensor) -> Tensor:

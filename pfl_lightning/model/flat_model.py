@@ -33,6 +33,7 @@ class FlatModel(LightningModule):
     Attributes:
         task: the user's LightningModule. All its parameters and float buffers are views of `vector`.
         vector: the whole model, flat: parameters [0, P), then floating-point buffers [P, S).
+        live: the same tensor. It tells whether somebody has assigned another one to `vector`.
         grad: the gradient of the parameters [P]. The `.grad` of every parameter is a view of it.
         fabric_: the Fabric that the model runs on.
         rate_factor: multiplies the task's learning rates in this round.
@@ -49,6 +50,7 @@ class FlatModel(LightningModule):
         self.task = task
         self.layout = Layout.of(task, channels_last)
         self.vector, self.grad = flatten(task, self.layout, memory)
+        self.live = self.vector
         self.fabric_ = fabric
         self.loss_scale = LossScale.for_precision(fabric)
         self.frozen_norms: list[nn.Module] = []

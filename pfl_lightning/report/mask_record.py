@@ -98,7 +98,7 @@ class MaskRecorder(Callback):
 
     @override
     def on_visit_end(self, result: VisitResult) -> None:
-        self._pending[result.client] = result.mask.cpu()
+        self._pending[result.client] = masks.pack(result.mask).cpu()
 
     @override
     def on_round_end(self, record: RoundRecord) -> None:

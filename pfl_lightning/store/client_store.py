@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.foundation.errors import AlgorithmError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.model.client import MEMORY
 from pfl_lightning.model.transfer import to_host
 from pfl_lightning.store.config import StoreConfig
-from pfl_lightning.store.tiered_store import TieredStore, View
+from pfl_lightning.store.tiered_store import TieredStore
 
 
 class ClientStore:
@@ -56,6 +58,11 @@ class ClientStore:
         if client in self.pending:
             news = {MEMORY + name: tensor for name, tensor in memory.items()}
             if personal is not None:
+                held = self.pending[client].get("personal")
+                if held is None or held.shape != personal.shape:
+                    found = f"{0 if held is None else len(held)} personal values"
+                    problem = f"the reply to client {client} has {personal.numel()}, but the client has {found}"
+                    raise AlgorithmError(f"aggregate: {problem}")
                 news["personal"] = personal
             self.pending[client] = self.pending[client] | to_host(news)
 
@@ -93,6 +100,55 @@ class ClientStore:
         for client, state in self.states.items():
             hashes[client] = torch.frombuffer(bytearray(hash_state(state)), dtype=torch.int64)
         return hashlib.sha256(self.comm.all_sum(hashes).numpy().tobytes()).hexdigest()
+
+
+class View(MutableMapping[int, State]):
+    """The states under one name of a tiered store, by client. `[client]` may be a copy: read it, do not change it."""
+
+    def __init__(self, store: TieredStore, name: str) -> None:
+        self._store, self._name = store, name
+        self._clients: dict[int, None] = {}
+
+    @override
+    def __getitem__(self, client: int) -> State:
+        if client not in self._clients:
+            raise KeyError(client)
+        return self._store.get((self._name, client))
+
+    @override
+    def __setitem__(self, client: int, state: State) -> None:
+        self._clients[client] = None
+        self._store.put((self._name, client), state)
+
+    @override
+    def __delitem__(self, client: int) -> None:
+        del self._clients[client]
+        self._store.remove((self._name, client))
+
+    @override
+    def __contains__(self, client: object) -> bool:
+        return client in self._clients
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @override
+    def clear(self) -> None:
+        for client in self._clients:
+            self._store.remove((self._name, client))
+        self._clients = {}
+
+    def take_all(self, other: View) -> None:
+        """Move all states of another view of the same store here, without copying a byte."""
+        for client in other._clients:
+            self._store.rename((other._name, client), (self._name, client))
+        self._clients |= other._clients
+        other._clients = {}
 
 
 def hash_state(state: State) -> bytes:

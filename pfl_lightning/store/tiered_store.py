@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from safetensors.torch import load, save
-from typing_extensions import override
 
 from pfl_lightning.foundation.errors import RunError
 from pfl_lightning.foundation.state import State
@@ -93,52 +91,3 @@ class TieredStore:
     def _failure(self, verb: str, error: OSError) -> RunError:
         place = self.folder or tempfile.gettempdir()
         return RunError(f"client states cannot be {verb} in {place} (store.folder): {error.strerror or error}")
-
-
-class View(MutableMapping[int, State]):
-    """The states under one name of a tiered store, by client. `[client]` may be a copy: read it, do not change it."""
-
-    def __init__(self, store: TieredStore, name: str) -> None:
-        self._store, self._name = store, name
-        self._clients: dict[int, None] = {}
-
-    @override
-    def __getitem__(self, client: int) -> State:
-        if client not in self._clients:
-            raise KeyError(client)
-        return self._store.get((self._name, client))
-
-    @override
-    def __setitem__(self, client: int, state: State) -> None:
-        self._clients[client] = None
-        self._store.put((self._name, client), state)
-
-    @override
-    def __delitem__(self, client: int) -> None:
-        del self._clients[client]
-        self._store.remove((self._name, client))
-
-    @override
-    def __contains__(self, client: object) -> bool:
-        return client in self._clients
-
-    @override
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    @override
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    @override
-    def clear(self) -> None:
-        for client in self._clients:
-            self._store.remove((self._name, client))
-        self._clients = {}
-
-    def take_all(self, other: View) -> None:
-        """Move all states of another view of the same store here, without copying a byte."""
-        for client in other._clients:
-            self._store.rename((other._name, client), (self._name, client))
-        self._clients |= other._clients
-        other._clients = {}
