@@ -1,4 +1,4 @@
-"""How clients and server cooperate. The defaults are FedAvg; a method overrides the steps in which it differs."""
+"""How clients and server cooperate. The defaults are FedAvg. A method overrides the steps in which it differs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Exchange:
 
 @dataclass
 class Reply:
-    """What the server sends back to one client after a round."""
+    """The server's answer to one client after a round."""
 
     memory: dict[str, Tensor] = field(default_factory=dict)
     """New values in the client's memory."""
@@ -108,7 +108,7 @@ class Algorithm:
     | after the visits | `aggregate` |
     | in an evaluation | `personalize`, `finetune` |
     | in every test | `test` |
-    | what travels | `exchange`, `down_bytes` |
+    | traffic | `exchange`, `down_bytes` |
 
     An algorithm knows nothing of ranks, files or logging. It keeps nothing on itself: values that persist live in
     `client.memory`, `client.mask` and `server.memory`.

@@ -66,7 +66,7 @@ class FederatedFabricLoop:
         store: StoreConfig | None = None,
     ) -> None:
         if fabric.device.type == "cpu":
-            torch.set_num_threads(1)  # more threads in one process are slower; other ranks use the other cores
+            torch.set_num_threads(1)  # more threads in one process are slower. Other ranks use the other cores
         self.algorithm, self.data, self.config, self.seed = algorithm, data, config, seed
         self.task = task = as_task(task)
         if task.learns not in (None, data.kind):

@@ -24,28 +24,28 @@ class LoopConfig:
     batch_size: int = 32
     """Samples per local step. A last batch of one sample joins the batch before it."""
     eval_every: int = 10
-    """Evaluate all clients every N rounds and after the last one; 0 disables evaluation."""
+    """Evaluate all clients every N rounds and after the last one. 0 disables evaluation."""
     eval_clients: int | float | None = None
     """Clients that an evaluation tests: a number such as 1000, or a fraction such as 0.01. They are drawn once from the
     run's seed. null: all clients."""
     test_every: int = 1
-    """Test participants before and after their training every N rounds and in the last one; 0 disables these tests."""
+    """Test participants before and after their training every N rounds and in the last one. 0 disables these tests."""
     finetune_epochs: int = 0
-    """Epochs for a throw-away copy of each client's model, which evaluations then test as well; 0 disables it."""
+    """Epochs for a throw-away copy of each client's model, which evaluations then test as well. 0 disables it."""
     finetune_lr: float | None = None
-    """Learning rate of fine-tuning; null: the optimizer's, or the one of the method."""
+    """Learning rate of fine-tuning. null: the optimizer's, or the one of the method."""
     finetune_part: Literal["all", "head", "body"] | None = None
-    """Part of the model that fine-tuning changes; null: all, or the part that the method fine-tunes."""
+    """Part of the model that fine-tuning changes. null: all, or the part that the method fine-tunes."""
     lr_schedule: Literal["constant", "cosine"] | list[tuple[int, float]] = "constant"
     """Learning rate over the rounds: constant, cosine (from the full rate to almost 0 in the last round), or a list of
     [round, factor], where each factor holds from its round on. Methods with rates of their own (pFedMe) keep those."""
     test_batch_size: int = 1024
     """Samples per forward pass in tests."""
     ranks_per_client: int = 1
-    """Number of ranks that train one client together, splitting each batch; useful when clients are large and fewer
+    """Number of ranks that train one client together, splitting each batch. Useful when clients are large and fewer
     than ranks."""
     clients_per_step: int = 1
-    """Number of clients that one rank trains at the same time, computing their gradients together; useful for small
+    """Number of clients that one rank trains at the same time, computing their gradients together. Useful for small
     models on a large GPU."""
     balance_by: Literal["auto", "seconds", "samples"] = "auto"
     """Balance the ranks by the measured seconds of earlier visits, or by samples. auto: seconds, but samples with
@@ -54,7 +54,7 @@ class LoopConfig:
     """Store images and convolution weights with the channels last, which is faster for most nets, or in torch's default
     order. Results differ by rounding."""
     compile: str | None = None
-    """Backend of torch.compile for the net, such as inductor; null disables compilation."""
+    """Backend of torch.compile for the net, such as inductor. null disables compilation."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """Mode of the backend inductor. reduce-overhead uses CUDA graphs, for small models on GPUs."""
 

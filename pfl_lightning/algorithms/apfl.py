@@ -25,7 +25,7 @@ class APFL(TwoModels):
     alpha: float = 0.5
     """The share α of the own model that a client starts with."""
     alpha_lr: float | None = None
-    """Learning rate of α; by default the model's, 0 keeps α fixed."""
+    """Learning rate of α. By default the model's, 0 keeps α fixed."""
     alpha_every: Literal["visit", "step"] = "visit"
     """Move α at the first step of a visit only, or at every step."""
 
@@ -56,7 +56,7 @@ class APFL(TwoModels):
         for step, batch in enumerate(client.iter_batches()):
             with client.fork_rng():
                 client.record_step(client.compute_gradient(batch), batch)
-            slope = client.grad.clone()  # of f at v̄; all gradients are those at the old values
+            slope = client.grad.clone()  # of f at v̄. All gradients are those at the old values
             towards_own = torch.dot(own - theta, slope).double()
             with client.swap_in(shared):
                 client.record_step(client.compute_gradient(batch), batch)

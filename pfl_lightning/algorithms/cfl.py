@@ -25,7 +25,7 @@ class CFL(FedAvg):
 
     Clusters are the leaves of a tree of splits. The server's knowledge of a client, its cluster and last update, lies
     in the client's state, so that no rank holds all of it. A client that was not drawn when its cluster was split
-    follows the half whose mean update is nearer to its own last one; without one, the larger half.
+    follows the half whose mean update is nearer to its own last one. Without one, the larger half.
     Memory per rank: a model for every cluster, two mean updates for every split, and of the round's models those of
     its own clients.
     """
@@ -37,9 +37,9 @@ class CFL(FedAvg):
     start_round: int = 20
     """No split up to this round."""
     linkage: Literal["single", "complete"] = "single"
-    """single: the halves whose largest cross similarity is smallest (the paper); complete: as in the authors' code."""
+    """single: the halves whose largest cross similarity is smallest (the paper). complete: as in the authors' code."""
     max_cross_similarity: float = 1.0
-    """No split when two clients in different halves would have a larger cosine; 1.0: always split."""
+    """No split when two clients in different halves would have a larger cosine. 1.0: always split."""
 
     @override
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class CFL(FedAvg):
 
     @override
     def init_server(self, client: ClientModule, server: Server) -> None:
-        server.memory["children"] = torch.zeros(1, dtype=torch.int64)  # of each node the first child; 0: a cluster
+        server.memory["children"] = torch.zeros(1, dtype=torch.int64)  # of each node the first child. 0: a cluster
         server.memory["model0"] = server.vector.clone()
 
     @override

@@ -17,13 +17,13 @@ from pfl_lightning.model.client import ClientModule
 class Ditto(TwoModels):
     """The personal model v minimises f(v) + λ/2 ‖v − w‖², with w the received model. The two never mix. v is tested.
 
-    λ = 0 with `first_visit: initial` is Local; the global model is FedAvg's for any λ.
+    λ = 0 with `first_visit: initial` is Local. The global model is FedAvg's for any λ.
     """
 
     lam: float = 1.0
     """Strength λ of the pull."""
     personal_epochs: int | None = None
-    """Epochs for the own model at a visit; `loop.local_epochs` by default."""
+    """Epochs for the own model at a visit. `loop.local_epochs` by default."""
 
     @override
     def __post_init__(self) -> None:

@@ -19,6 +19,6 @@ class FedAvg(Algorithm):
     """BatchNorm's running statistics: averaged like parameters, or kept by each client."""
 
     def __post_init__(self) -> None:
-        """Check the settings; subclasses that check their own call this one too."""
+        """Check the settings. Subclasses that check their own call this one too."""
         require(self.weighting in ("samples", "uniform"), "weighting", self.weighting, "samples or uniform")
         require(self.bn_buffers in ("average", "local"), "bn_buffers", self.bn_buffers, "average or local")

@@ -19,7 +19,7 @@ class FedAvgFT(FedAvg):
     """
 
     start_epochs: int = 1
-    """Epochs of fine-tuning with the plain loss, beside `loop.local_epochs`; 0 is FedAvg."""
+    """Epochs of fine-tuning with the plain loss, beside `loop.local_epochs`. 0 is FedAvg."""
 
     @override
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""FedBABU: only the body learns in the federation; fine-tuning makes it personal. Oh, Kim, Yun, ICLR 2022."""
+"""FedBABU: only the body learns in the federation. Fine-tuning makes it personal. Oh, Kim, Yun, ICLR 2022."""
 
 from __future__ import annotations
 

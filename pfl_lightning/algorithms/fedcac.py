@@ -30,7 +30,7 @@ class FedCAC(FedAvg):
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     tau: float = 0.5
-    """Share of each tensor that is critical; above 0, up to 1."""
+    """Share of each tensor that is critical. Above 0, up to 1."""
     beta: int = 100
     """The last round in which clients share critical parameters."""
     cutoff: float = 1e-10
@@ -115,7 +115,7 @@ class FedCAC(FedAvg):
 
     @override
     def down_bytes(self, client: ClientModule, server: Server) -> int:
-        """Critical entries come down from a group only; a client without partners has them already."""
+        """Critical entries come down from a group only. A client without partners has them already."""
         critical = int(self.critical(client).sum())
         rest = self.rest_bytes(client, server)
         return rest + (ledger.dense_bytes(critical) if client.memory.get("partners", 0) else 0)

@@ -27,12 +27,12 @@ class FedDPA(FedAvg):
     """
 
     threshold: float = 0.4
-    """Parameters that score above it are personal; 1.0 keeps nothing, below 0 everything. With `selection: quantile`
+    """Parameters that score above it are personal. 1.0 keeps nothing, below 0 everything. With `selection: quantile`
     the share of each tensor that comes from the server."""
     selection: Literal["threshold", "quantile"] = "threshold"
-    """threshold: the paper's; quantile: as the comparison in the FedOBP paper does it."""
+    """threshold: the paper's. quantile: as the comparison in the FedOBP paper does it."""
     phases: Literal["two", "one"] = "two"
-    """two: personal parameters, then the others, with their pulls; one: plain training of all, as the FedOBP paper's
+    """two: personal parameters, then the others, with their pulls. one: plain training of all, as the FedOBP paper's
     comparison does it."""
     fisher: Literal["sample", "batch"] = "sample"
     """Squared gradients of single samples, or, cheaper and coarser, of whole batches."""

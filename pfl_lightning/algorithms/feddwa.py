@@ -29,7 +29,7 @@ class FedDWA(FedAvg):
     top_k: int = 5
     """How many models are mixed for a client."""
     guidance_epochs: int | None = None
-    """Further epochs on the copy; null: as many as `loop.local_epochs`."""
+    """Further epochs on the copy. null: as many as `loop.local_epochs`."""
 
     @override
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class FedDWA(FedAvg):
 
 
 def nearness(distances: Tensor, k: int) -> Tensor:
-    """Rows of weights ∝ 1 / squared distance, over the `k` nearest; float64 in and out."""
+    """Rows of weights ∝ 1 / squared distance, over the `k` nearest. Float64 in and out."""
     inverse = 1 / distances.clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
     nearest = torch.topk(inverse, min(k, len(inverse)), dim=1)
     kept = torch.zeros_like(inverse).scatter_(1, nearest.indices, nearest.values)

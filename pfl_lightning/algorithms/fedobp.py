@@ -21,18 +21,18 @@ from pfl_lightning.model.client import ClientModule
 @dataclass
 class FedOBP(FedAvg):
     """A client scores each parameter by (θ_i − θ_g)², θ_i its own model after its last training, θ_g the one just
-    received, and keeps those strictly above a quantile. It uploads everything; the server averages everything.
+    received, and keeps those strictly above a quantile. It uploads everything. The server averages everything.
     """
 
     quantile: float = 0.9999
-    """Share of parameters taken from the server; 1.0 is FedAvg."""
+    """Share of parameters taken from the server. 1.0 is FedAvg."""
     score: scores.ScoreName = "obp"
     """The score that makes a parameter personal: obp (Eq. 19), obp_legacy (as in the paper's Table 8), gradient (Eq.
     5), fisher (mean squared gradient of single samples), fisher_literal (Eq. 6 as printed: the squared gradient of the
     mean loss), fisher_batch (mean squared gradient of batches: between the two) or perturbation (FedPURIN's |g·θ|, last
     batch). Gradient and perturbation exist only once a client has trained."""
     ema: float = 0.0
-    """Weight of a client's earlier scores in a moving average over its visits; 0.0 takes the newest alone."""
+    """Weight of a client's earlier scores in a moving average over its visits. 0.0 takes the newest alone."""
     normalization: Literal["none", "layer", "global"] = "none"
     """Min-max scaling of the scores per tensor, or over all. Over all, it does not change which scores are above the
     quantile, so the selection uses the scores as they are. Only SoftMerge's weights change."""
@@ -77,7 +77,7 @@ class FedOBP(FedAvg):
         super().download(client, server)
 
     def latest_score(self, client: ClientModule, server: Server) -> Tensor | None:
-        """The client's scores [P] as the global model arrives; None while there are none."""
+        """The client's scores [P] as the global model arrives. None while there are none."""
         if self.score not in scores.OF_DIFFERENCE:
             return client.memory.get("score")
         if "theta" not in client.memory:

@@ -42,11 +42,11 @@ class FedPAC(FedRep):
     body_epochs: int = 5
     """Epochs for the body at a visit, the new head being frozen."""
     head_lr: float | None = 0.1
-    """Learning rate for the head; null: the optimizer's."""
+    """Learning rate for the head. null: the optimizer's."""
     align: float = 1.0
     """Strength λ of the pull of features to the class means; not in the first round, when there are none."""
     mix_heads: bool = True
-    """Whether heads are combined; without, and with align 0, this is FedRep."""
+    """Whether heads are combined. Without, and with align 0, this is FedRep."""
     least_weight: float = 1e-3
     """Smaller weights of other heads count as zero."""
 

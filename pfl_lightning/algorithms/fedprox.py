@@ -31,5 +31,5 @@ class FedProx(FedAvg):
 
 
 def pull(client: ClientModule, anchor: Tensor, strength: float) -> None:
-    """Add the gradient of strength/2 ‖θ − anchor‖² to the client's gradient; `anchor` is [P]."""
+    """Add the gradient of strength/2 ‖θ − anchor‖² to the client's gradient. `anchor` is [P]."""
     client.grad.add_(client.theta - anchor, alpha=strength)

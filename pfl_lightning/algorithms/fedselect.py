@@ -27,9 +27,9 @@ from pfl_lightning.tasks.task import Task
 
 @dataclass
 class FedSelect(FedAvg):
-    """Each client grows its own set of personal parameters; the server averages each of the others over the clients
+    """Each client grows its own set of personal parameters. The server averages each of the others over the clients
     for which it is still global. A local epoch is a pass over the data that trains the personal parameters, then one
-    that trains the global ones. alpha = 0 is FedAvg with equal weights; alpha = 1 ends as local training.
+    that trains the global ones. alpha = 0 is FedAvg with equal weights. alpha = 1 ends as local training.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -37,9 +37,9 @@ class FedSelect(FedAvg):
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     p: float = 0.25
-    """Share of the parameters that are still global which become personal at a visit; above 0, up to 1."""
+    """Share of the parameters that are still global which become personal at a visit. Above 0, up to 1."""
     alpha: float = 0.3
-    """Largest share of personal parameters; from 0 to 1."""
+    """Largest share of personal parameters. From 0 to 1."""
     overshoot: bool = False
     """Whether alpha may be exceeded by the last growth, as in the authors' code, which only checks it before growing:
     with p = 0.25 their 0.05, 0.30, 0.50 and 0.80 end at 25, 43.75, 57.8 and 82.2 % personal."""
@@ -47,19 +47,19 @@ class FedSelect(FedAvg):
     """The change that is ranked: of this visit, or (authors' code) between the models after this training and after the
     one at which the client last selected; before the first selection, from the common initial model."""
     personal_lr: float | None = None
-    """Learning rate γ_v of the passes over personal parameters; null: the optimizer's."""
+    """Learning rate γ_v of the passes over personal parameters. null: the optimizer's."""
     global_lr: float | None = None
-    """Learning rate γ_u of the passes over global parameters; null: the optimizer's."""
+    """Learning rate γ_u of the passes over global parameters. null: the optimizer's."""
     selection: Literal["per_tensor", "whole_model"] = "per_tensor"
     """Whether p and alpha are fractions of each tensor or of the whole model."""
     choose: Literal["most", "least", "random"] = "most"
     """Take the parameters that moved most; or, for ablations, least, or any."""
     layers: list[str] | None = None
-    """Ablation: exactly these modules are personal, from the start (e.g. [net.head]); nothing is selected."""
+    """Ablation: exactly these modules are personal, from the start (e.g. [net.head]). Nothing is selected."""
     update_every: int = 1
-    """Number of visits between two selections of a client; the authors' code has 3."""
+    """Number of visits between two selections of a client. The authors' code has 3."""
     biases: bool = True
-    """Whether tensors named bias may become personal; in the authors' code they never do."""
+    """Whether tensors named bias may become personal. In the authors' code they never do."""
 
     @override
     def __post_init__(self) -> None:

@@ -28,11 +28,11 @@ from pfl_lightning.tasks.task import Task
 class Floco(FedAvg):
     """The head's weight is Σ α_m W_m, α drawn afresh for each batch: up to round τ from the whole simplex, then near
     the client's center, at which it is tested. In round τ all clients train, and clients whose endpoints have moved in
-    similar ways get nearby centers. Body, bias and endpoints are averaged as in FedAvg; in round τ over as many clients
+    similar ways get nearby centers. Body, bias and endpoints are averaged as in FedAvg, in round τ over as many clients
     as took part in the round before, drawn at random, because the others train only to show their endpoints.
 
-    The endpoints take the head's place in the model, so they are trained, averaged and counted as all parameters are;
-    a client's center and radius are personal entries of it. A client that has none is tested in the middle.
+    The endpoints take the head's place in the model, so they are trained, averaged and counted as all parameters are.
+    A client's center and radius are personal entries of it. A client that has none is tested in the middle.
     Memory per rank: in round τ the models of its own clients and the endpoints of one more.
     """
 

@@ -1,4 +1,4 @@
-"""FLUTE: for models too small for all clients; client and server shape the heads. Liu, Shen and Yang, ICML 2024."""
+"""FLUTE: for models too small for all clients. Client and server shape the heads. Liu, Shen and Yang, ICML 2024."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pfl_lightning.tasks.task import Batch, Task
 class FLUTE(FedPer):
     """FedPer with the regulariser R(H) = ‖HHᵀ/‖HHᵀ‖ − T‖ on the head's weight H, T being the simplex that the
     classifiers of a well-trained model form, restricted to the classes the client has. First the head learns alone,
-    then both (`loop.local_epochs`); the server takes one more step on R for each head and sends it back.
+    then both (`loop.local_epochs`). The server takes one more step on R for each head and sends it back.
     """
 
     head_epochs: int = 9
@@ -36,7 +36,7 @@ class FLUTE(FedPer):
     feature_decay: float = 0.0005
     """Weight of the squared features, summed over the batch, when the body is trained too."""
     server_lr: float = 0.5
-    """Step of the server on the mean of R over the round's heads; 0: heads stay at the clients."""
+    """Step of the server on the mean of R over the round's heads. 0: heads stay at the clients."""
 
     @override
     def __post_init__(self) -> None:

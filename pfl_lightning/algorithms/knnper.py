@@ -22,21 +22,21 @@ from pfl_lightning.tasks.task import Task
 @dataclass
 class KNNPer(FedAvg):
     """p = λ p_kNN + (1 − λ) softmax(logits), with p_kNN(c) ∝ Σ exp(−d² / (D σ)) over those of the k nearest training
-    samples that have class c; d is the distance of features, D their number. Nothing is trained, nothing is kept: the
+    samples that have class c. d is the distance of features, D their number. Nothing is trained, nothing is kept: the
     features are computed at each test, so a client that was never drawn profits as well.
     """
 
     k: int = 10
-    """Neighbours that vote (all, of a client with fewer samples); 0 is FedAvg."""
+    """Neighbours that vote (all, of a client with fewer samples). 0 is FedAvg."""
     lam: float = 0.5
-    """Weight of the vote; 0 is FedAvg, 1 the vote alone."""
+    """Weight of the vote. 0 is FedAvg, 1 the vote alone."""
     sigma: float = 1.0
     """Scale of the distances."""
     capacity: float = 1.0
     """Share of the training samples that may vote, drawn at random."""
     validation: float = 0.0
     """Share of the training samples on which each client chooses its own lam (0, 0.01, …, 1; the most correct, then the
-    smallest), the others voting; 0.0: lam as given. The global model has been trained on them, so lam comes out low."""
+    smallest), the others voting. 0.0: lam as given. The global model has been trained on them, so lam comes out low."""
 
     @override
     def __post_init__(self) -> None:

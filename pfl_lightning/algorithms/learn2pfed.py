@@ -74,7 +74,7 @@ class Learn2pFed(FedAvg):
     inner_lr: float = 0.1
     """Step of gradient descent for v in classification."""
     learn_share: float = 0.0
-    """Fraction of a client's training samples that the settings are learned on, drawn anew in every round. The cells
+    """Fraction of a client's training samples that the settings are learned on, drawn again in every round. The cells
     then see only the rest, and a second pass with all samples gives the models. 0 learns on all training samples."""
 
     @override
@@ -119,7 +119,7 @@ class Learn2pFed(FedAvg):
         }
 
     def initial_settings(self, size: int, device: torch.device) -> dict[str, Tensor]:
-        """All settings before they are learned: Lambda [cells, d], the others [cells, 1]; one cell if they are tied."""
+        """All settings before they are learned: Lambda [cells, d], the others [cells, 1]. One cell if they are tied."""
         cells = 1 if self.tie_cells else self.cells
         values = dict.fromkeys(cast(tuple[str, ...], SETTINGS), self.initial_rho) | {
             "theta": self.initial_theta,
@@ -179,7 +179,7 @@ class Learn2pFed(FedAvg):
         return LeastSquares(torch.cat([x, torch.ones_like(x[:, :1])], 1) if bias else x, y.view(len(x), -1), bias)
 
     def split(self, client: ClientModule, x: Tensor, y: Tensor) -> tuple[Problem, Problem]:
-        """The problem of the cells and that of learning, on two parts of the samples; both on all if there is one."""
+        """The problem of the cells and that of learning, on two parts of the samples. Both on all if there is one."""
         shuffle = torch.Generator().manual_seed(derive_seed(client.seed, "learn", client.round, client.id))
         order = torch.randperm(len(x), generator=shuffle).to(x.device)
         count = min(max(1, round(self.learn_share * len(x))), len(x) - 1)
@@ -195,7 +195,7 @@ class Learn2pFed(FedAvg):
         end = self.run_cells(participants, settings, uploads, server.initial[head].double().zero_())
         news = learn(participants, settings, self.learnable, self.lr, self.adam_eps)
         news |= {"v": end.v.detach(), "z": end.z.detach(), "alpha": end.alpha.detach()}
-        # all have the same w; the mean brings it to ranks without clients, and finds clients that have diverged
+        # all have the same w. The mean brings it to ranks without clients, and finds clients that have diverged
         ends = {client: torch.cat([end.v[i], end.w[i]]) for i, client in enumerate(uploads.local)}
         now = server.vector[head].double().repeat(2)
         server.vector[head] = uploads.combine(ends, now)[len(head) :].to(server.vector.dtype)

@@ -36,7 +36,7 @@ class LpProj(Local):
     inner_steps: int = 20
     """K: steps of θ before each step of u_i."""
     outer_steps: int | None = 5
-    """R: steps of u_i at a visit, with K steps of θ each; null: as many as `loop.local_epochs` gives."""
+    """R: steps of u_i at a visit, with K steps of θ each. null: as many as `loop.local_epochs` gives."""
     beta: float = 1.0
     """How far the server goes from its u to the mean of the clients'."""
     orthogonal: bool = False
@@ -64,7 +64,7 @@ class LpProj(Local):
         return unit.to(client.vector.device)
 
     def common(self, server: Server) -> Tensor:
-        """The server's u [dim]; it starts at 0."""
+        """The server's u [dim]. It starts at 0."""
         return server.memory.get("u", torch.zeros(self.dim, device=server.vector.device))
 
     @override

@@ -1,4 +1,4 @@
-"""pFedFDA: a common body; the head is the Bayes classifier of class-wise Gaussians. McLaughlin and Su, NeurIPS 2024."""
+"""pFedFDA: a common body. The head is the Bayes classifier of class-wise Gaussians. McLaughlin and Su, NeurIPS 2024."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PFedFDA(FedAvg):
     """
 
     ridge: float = 1.0
-    """Added to the diagonal of a local covariance. The authors' code has 1; surely 1e-4 was meant."""
+    """Added to the diagonal of a local covariance. The authors' code has 1. Surely 1e-4 was meant."""
     single_beta: bool = False
     """One β for means and covariance instead of one each."""
     beta: float | None = None
@@ -123,7 +123,7 @@ def priors(client: ClientModule) -> Tensor:
 
 
 def noting_loss(client: ClientModule, batch: Batch, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Cross-entropy under the fixed head; the features are kept for the estimate."""
+    """Cross-entropy under the fixed head. The features are kept for the estimate."""
     x, y = batch
     z = client.task.features(x)
     seen.append((z.detach().float(), y))

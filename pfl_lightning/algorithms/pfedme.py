@@ -37,11 +37,11 @@ class PFedMe(TwoModels):
     inner_steps: int = 5
     """K: steps of θ with the same batch."""
     outer_steps: int | None = 20
-    """R: batches at a visit; null: all those of `loop.local_epochs`."""
+    """R: batches at a visit. null: all those of `loop.local_epochs`."""
     mu: float = 0.001
     """Weight decay of θ."""
     beta: float = 1.0
-    """How far the server goes to the mean; above 1 it goes beyond. BatchNorm statistics always become the mean."""
+    """How far the server goes to the mean. Above 1 it goes beyond. BatchNorm statistics always become the mean."""
 
     @override
     def __post_init__(self) -> None:

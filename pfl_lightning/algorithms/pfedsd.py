@@ -23,13 +23,13 @@ from pfl_lightning.tasks.task import Batch, Task
 @dataclass
 class PFedSD(FedAvg):
     """Local loss f(θ) + λT² KL(teacher ‖ θ), both softened by the temperature T. The teacher is the client's model
-    after its last training; at the first visit there is none. The model to look at is the one after local training.
+    after its last training. At the first visit there is none. The model to look at is the one after local training.
     """
 
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     lam: float = 0.5
-    """Weight of the distillation from the teacher; 0 is FedAvg."""
+    """Weight of the distillation from the teacher. 0 is FedAvg."""
     temperature: float = 3.0
     """Softens both predictions."""
 

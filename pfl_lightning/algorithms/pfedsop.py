@@ -22,7 +22,7 @@ from pfl_lightning.tasks.task import Task
 
 @dataclass
 class PFedSOP(FedAvg):
-    """Every client has a model of its own; only updates Δ = (x⁰ − x^T)/η₂ travel, and the server keeps their mean.
+    """Every client has a model of its own. Only updates Δ = (x⁰ − x^T)/η₂ travel, and the server keeps their mean.
 
     A returning client mixes its latest update with the global one, Δ_p = (1 − β) Δ_i + β Δ, where β grows as the angle
     between them shrinks, and starts from x − η₁ Δ_p / (ρ + ‖Δ_p‖²). η₂ is the learning rate of the task's optimizer.
@@ -33,11 +33,11 @@ class PFedSOP(FedAvg):
     rho: float = 1.0
     """ρ, added to the diagonal of the Fisher matrix Δ_p Δ_pᵀ."""
     eta1: float | None = 0.01
-    """η₁, length of the second-order step; 0.0 is local training, null the optimizer's learning rate (η₁ = η₂)."""
+    """η₁, length of the second-order step. 0.0 is local training, null the optimizer's learning rate (η₁ = η₂)."""
     carry: Literal["trained", "personalized"] = "trained"
     """The model a client takes to its next visit: after its local training, or before it (the paper's text)."""
     personalization: bool = True
-    """Whether β depends on the angle; false takes the global update alone (β = 1)."""
+    """Whether β depends on the angle. False takes the global update alone (β = 1)."""
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a client's update in the mean: the same for all, or its number of training samples."""
     bn_buffers: Literal["average", "local"] = "local"
@@ -90,7 +90,7 @@ class PFedSOP(FedAvg):
 
     @override
     def upload(self, client: ClientModule, server: Server) -> Upload:
-        if self.carry == "personalized":  # the trained model has been tested by now; its BatchNorm statistics stay
+        if self.carry == "personalized":  # the trained model has been tested by now. Its BatchNorm statistics stay
             client.theta.copy_(client.memory.pop("start"))
         return Upload(client.id, {"update": client.memory["update"]}, client.weight)
 
@@ -106,7 +106,7 @@ class PFedSOP(FedAvg):
 
 
 def angle(a: Tensor, b: Tensor) -> float:
-    """The angle between two vectors other than zero, in radians; rounding cannot take its cosine out of [−1, 1]."""
+    """The angle between two vectors other than zero, in radians. Rounding cannot take its cosine out of [−1, 1]."""
     a, b = a.double(), b.double()  # float32 would be off by 2e-4 where the vectors agree
     cosine = (a * b).sum() / (torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
     return math.acos(min(1.0, max(-1.0, float(cosine))))

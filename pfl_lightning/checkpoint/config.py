@@ -12,9 +12,9 @@ class CheckpointConfig:
     """When to save. A run also saves at its end and when it is asked to stop."""
 
     every_rounds: int = 0
-    """Save every N rounds; 0 disables saving by rounds."""
+    """Save every N rounds. 0 disables saving by rounds."""
     every_minutes: float = 1.0
-    """Save after the first round, then every N minutes, less often if saving would cost more than `max_cost`;
+    """Save after the first round, then every N minutes, less often if saving would cost more than `max_cost`.
     0 disables saving by time."""
     max_cost: float = 0.02
     """Largest fraction of the run's time that saving by time may take."""

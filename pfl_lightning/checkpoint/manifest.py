@@ -33,7 +33,7 @@ class Manifest:
     files: list[PartFile]
     """The server's file, then the files of client states."""
     clients: list[int]
-    """For each client the index of the file with its state; -1 if it was never trained."""
+    """For each client the index of the file with its state. -1 if it was never trained."""
     history: dict[str, Any]
     """Traffic, best values, last values and other totals so far."""
     events: list[EventFile]

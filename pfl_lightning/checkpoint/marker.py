@@ -14,7 +14,7 @@ MARKER_NAME = "run.json"
 
 @dataclass(frozen=True)
 class Marker:
-    """What a run directory says about itself."""
+    """The facts in a run directory's own file."""
 
     config: str
     """The resolved config with which the run was started or last resumed, YAML."""
@@ -31,7 +31,7 @@ class Marker:
 
 
 def read_marker(run_dir: Path) -> Marker | None:
-    """Read run.json; None if there is none. Raises `Unusable`."""
+    """Read run.json. None if there is none. Raises `Unusable`."""
     path = run_dir / MARKER_NAME
     if not path.is_file():
         return None

@@ -20,7 +20,7 @@ def clients_to_write(
 
     Args:
         files: the files of the slot's last checkpoint.
-        clients: for each client the index of the file with its state; -1 if there is none.
+        clients: for each client the index of the file with its state. -1 if there is none.
         changed: the clients that were trained since that checkpoint.
         most_files: number of small files beyond which the smallest are merged.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def resume(checkpoints: Checkpoints, fallback: bool) -> int:
-    """Load the latest checkpoint on every rank and return its round; 0 if there is none.
+    """Load the latest checkpoint on every rank and return its round. 0 if there is none.
 
     Args:
         checkpoints: those of the run. Its loop must not have started.

@@ -31,7 +31,7 @@ def write_sealed(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read and verify what `write_sealed` wrote. Raises `Unusable`."""
+    """Read and verify a file of `write_sealed`. Raises `Unusable`."""
     try:
         whole = json.loads(path.read_bytes())
         content = whole["content"] if "content" in whole else whole["checkpoint"]  # the name in format 1

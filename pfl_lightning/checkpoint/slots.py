@@ -15,10 +15,10 @@ class Slot:
     """One checkpoint, which is brought up to date in its turn by writing the clients that are outdated in it."""
 
     clients: list[int]
-    """For each client the index of the file with its state; -1 if this slot has none."""
+    """For each client the index of the file with its state. -1 if this slot has none."""
     files: list[PartFile] = field(default_factory=list)
     round: int = -1
-    """The round of the checkpoint; -1 if the slot is empty."""
+    """The round of the checkpoint. -1 if the slot is empty."""
     outdated: set[int] = field(default_factory=set)
     """Clients that were trained since this slot was written."""
 

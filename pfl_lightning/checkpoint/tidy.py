@@ -1,4 +1,4 @@
-"""Removing the files of checkpoints that are no longer kept, and what a kill left behind."""
+"""Removing the files of checkpoints that are no longer kept, and those that a kill left behind."""
 
 from __future__ import annotations
 

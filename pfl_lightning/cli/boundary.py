@@ -67,9 +67,9 @@ def complain(program: str, error: ConfigError | RunError, show_traceback: bool =
 
     Args:
         program: the name of the command.
-        error: any error; line breaks in its message are replaced by spaces.
+        error: any error. Line breaks in its message are replaced by spaces.
         show_traceback: whether to print its traceback first.
-        hint: for an unexpected error, where its traceback is; by default how to see it.
+        hint: for an unexpected error, where its traceback is. By default how to see it.
     """
     if show_traceback:
         traceback.print_exception(error.__cause__ or error)

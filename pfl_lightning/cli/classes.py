@@ -94,7 +94,7 @@ def full_path(key: str, name: str) -> str:
 
 
 def find_class(key: str, name: str) -> Any:
-    """The class, or a function that makes an object, with this name; raises a `ConfigError` if there is none."""
+    """The class, or a function that makes an object, with this name. Raises a `ConfigError` if there is none."""
     if "." in name:
         found = _import(key, name)
     elif name in offered(key):
@@ -136,7 +136,7 @@ def _below(base: type) -> Iterator[type]:
 
 
 def _import(key: str, name: str) -> Any:
-    """Import `module.Class`; a class may be nested in another one."""
+    """Import `module.Class`. A class may be nested in another one."""
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{key}: {name!r} is not the name of a class; use a short name or module.Class")

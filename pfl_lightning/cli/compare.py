@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: list[str], stop: StopSignals | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command. Returns the exit code."""
     words, show_traceback = take_traceback_option(argv)
     return guard("pfl-compare", lambda: _run(words, stop or StopSignals()), show_traceback)
 
@@ -59,7 +59,7 @@ def _run(argv: list[str], stop: StopSignals) -> int:
 
 
 def parse_options(argv: list[str]) -> Any:
-    """The options of the command; raises a `ConfigError`, or ends after `--help`."""
+    """The options of the command. Raises a `ConfigError`, or ends after `--help`."""
     from argparse import ArgumentError
 
     parser = build_compare_parser()

@@ -50,7 +50,7 @@ class CompareJob:
         self.console = Console(stderr=True)
 
     def run(self) -> int:
-        """Do as the options say; returns the exit code."""
+        """Do as the options say. Returns the exit code."""
         if self.options.dry_run:
             return self.list_cells(self.session.refresh())
         if self.options.table_only:
@@ -75,7 +75,7 @@ class CompareJob:
         return 0
 
     def show(self, conclusion: Conclusion) -> int:
-        """The results on stdout, the rest on stderr; returns the exit code."""
+        """The results on stdout, the rest on stderr. Returns the exit code."""
         for note in conclusion.notes:
             self._say(note)
         if self.options.json:

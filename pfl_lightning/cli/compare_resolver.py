@@ -29,7 +29,7 @@ class ParserResolver:
 
     def __init__(self) -> None:
         self._sections: dict[str, dict[str, str]] = {}
-        """Name of a section → what was written there → what it means, as JSON."""
+        """Name of a section → text written there → its meaning, as JSON."""
         self._files: dict[Path, dict[str, Any]] = {}
 
     def read(self, path: Path) -> dict[str, Any]:

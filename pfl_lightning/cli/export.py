@@ -48,7 +48,7 @@ def build_export_parser() -> ArgumentParser:
 
 
 def export(options: Any, status: Status) -> int:
-    """Write the models that the options ask for; returns the exit code."""
+    """Write the models that the options ask for. Returns the exit code."""
     if not (options.client or options.all or options.global_model or options.best):
         raise ConfigError("client: missing; use --client NUMBER, --all, --global or --best")
     status.say("opening the run")

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str], stop: StopSignals | None = None) -> int:
-    """Parse, prepare, and launch on all ranks; returns the exit code."""
+    """Parse, prepare, and launch on all ranks. Returns the exit code."""
     words, show_traceback = take_traceback_option(argv)
     return guard("pfl-fit", lambda: _run(words, stop or StopSignals(), show_traceback), show_traceback)
 

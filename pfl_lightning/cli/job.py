@@ -44,7 +44,7 @@ class Job:
     Args:
         argv: the words of the command line.
         stop: says whether the process was asked to stop.
-        status: shows what is being prepared.
+        status: shows the present step of the preparation.
         show_traceback: whether to print tracebacks of errors.
     """
 

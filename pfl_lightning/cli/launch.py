@@ -38,7 +38,7 @@ class FabricConfig:
     num_nodes: int | Literal["auto"] = "auto"
     """Number of machines. auto: as many as SLURM or torchrun has started, else 1."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
-    """Precision of the forward and backward pass; 16-mixed on GPUs only."""
+    """Precision of the forward and backward pass. 16-mixed on GPUs only."""
     timeout: float = 600.0
     """Seconds that ranks wait for each other. Then the run ends and names the rank that does not answer. Must be longer
     than the longest client takes."""

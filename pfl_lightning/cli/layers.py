@@ -24,9 +24,9 @@ class Layer:
     """One config file, or one option of the command line."""
 
     content: dict[str, Any] = field(default_factory=dict)
-    """Keys and values of a file; empty for an option."""
+    """Keys and values of a file. Empty for an option."""
     words: list[str] = field(default_factory=list)
-    """An option and its value; empty for a file."""
+    """An option and its value. Empty for a file."""
 
     @property
     def key(self) -> str:
@@ -152,7 +152,7 @@ def _classes_in(content: dict[str, Any], known: dict[str, str], above: str = "")
 
 
 def _remove(layer: Layer, key: str) -> dict[str, Any]:
-    """Take all settings below `key` out of a layer; returns them, named relative to the key."""
+    """Take all settings below `key` out of a layer. Returns them, named relative to the key."""
     if layer.words:
         if not f"{layer.key}.".startswith(f"{key}."):
             return {}

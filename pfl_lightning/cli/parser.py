@@ -108,7 +108,7 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
 
 
 def read_command(parser: ArgumentParser, argv: list[str]) -> Command:
-    """Parse, and tell which settings were dropped; raises a `ConfigError` of one line."""
+    """Parse, and tell which settings were dropped. Raises a `ConfigError` of one line."""
     settings = settle([*stored_config(argv), *argv])
     chosen = {"task": "Classification", "data": "Fashion10k", **settings.classes}
     for key in ("task", "data"):

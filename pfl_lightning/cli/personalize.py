@@ -46,7 +46,7 @@ def build_personalize_parser() -> ArgumentParser:
 
 
 def personalize_new(options: Any, status: Status) -> int:
-    """Write the model of the new client; returns the exit code."""
+    """Write the model of the new client. Returns the exit code."""
     require(0 <= options.test_share < 1, "test-share", options.test_share, "a number from 0 up to, not including, 1")
     status.say("opening the run")
     from pfl_lightning.cli.saved_run import open_run

@@ -49,7 +49,7 @@ def build_report_parser() -> ArgumentParser:
 
 
 def report(options: Any, status: Status) -> int:
-    """Write the page and the figures; returns the exit code."""
+    """Write the page and the figures. Returns the exit code."""
     status.say("reading the runs")
     from pfl_lightning.report.comparison import is_comparison, read_comparison, read_table
     from pfl_lightning.report.drawn import Wishes

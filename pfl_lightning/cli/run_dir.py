@@ -34,9 +34,9 @@ class RunDirectory:
     """The directory of this run, from the choice of its name to the release of its lock.
 
     Args:
-        path: the directory that the user has named; None for `runs/<name>/<date-time>`.
+        path: the directory that the user has named. None for `runs/<name>/<date-time>`.
         name: name of the run, for the default directory.
-        check: raises a `ConfigError` if the run must not write there; by default if the directory is not free.
+        check: raises a `ConfigError` if the run must not write there. By default if the directory is not free.
     """
 
     def __init__(self, path: Path | None, name: str, check: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The first seconds of a command: one line on a terminal that says what takes so long."""
+"""The first seconds of a command: one line on a terminal that names the slow step."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ def new_parser(program: str, description: str, examples: str) -> ArgumentParser:
 
 
 def run_command(parser: ArgumentParser, argv: Sequence[str] | None, work: Callable[[Any, Status], int]) -> int:
-    """Parse the command line and do the work; returns the exit code. Any failure is printed as one line.
+    """Parse the command line and do the work. Returns the exit code. Any failure is printed as one line.
 
     Args:
         parser: of the command.
-        argv: the command line; that of the process by default.
-        work: does the work with the options. It may say on the terminal what takes so long.
+        argv: the command line. Default: that of the process.
+        work: does the work with the options. It may name slow steps on the terminal.
     """
     words, show_traceback = take_traceback_option(sys.argv[1:] if argv is None else argv)
     return guard(parser.prog, lambda: _parse_and_work(parser, words, work), show_traceback)

@@ -56,7 +56,7 @@ class Training:
         self.job = job
         self._monitor: Monitor | None = None
         self._unused_dir: Path | None = None
-        """The run directory, on rank 0 and as long as it holds no result; None if it held files before."""
+        """The run directory, on rank 0 and as long as it holds no result. None if it held files before."""
         self.has_result = False
         """Whether a round was finished, now or before a resume."""
 
@@ -82,7 +82,7 @@ class Training:
                 )
         loop.comm.run_on_rank_zero(lambda: self._open_files(loop, checkpoints, begun))
         try:
-            # checkpoints come last, so that they hold what the others have recorded in the round
+            # checkpoints come last, so that they hold the others' records of the round
             summary = loop.fit([_ShowRound(self, loop.comm), *following, checkpoints])
         except StopRound:
             self.keep()
@@ -106,7 +106,7 @@ class Training:
         self.job.directory.release()
 
     def write_traceback(self, error: Exception) -> str:
-        """Keep the traceback of an unexpected error in a directory that stays; returns where it is, in words."""
+        """Keep the traceback of an unexpected error in a directory that stays. Returns where it is, in words."""
         path = self.job.run_dir / "error.txt"
         if not self.has_result:
             return ""
@@ -200,7 +200,7 @@ class Training:
         if checkpoints.enabled and loop.comm.run_on_rank_zero(
             lambda: slurm.requeue(numbers, loop.server.round - begun)
         ):
-            # scontrol will kill this process; exiting by ourselves would mark the job completed and drop the requeue
+            # scontrol will kill this process. Exiting by ourselves would mark the job completed and drop the requeue
             stop.wait(slurm.PATIENCE_SECONDS, more_than=count)
             return 0
         return 128 + numbers[0]

@@ -58,7 +58,7 @@ UNUSABLE = f"its upload has a value that is NaN, infinite or beyond ±{LIMIT:,.0
 class Uploads:
     """The uploads of all clients of a round.
 
-    The loop adds each upload as soon as its client has been trained. Its `values` go into a running sum at once, so
+    The loop adds each upload as soon as its client has been trained. Its `values` go straight into a running sum, so
     memory does not grow with the cohort. Its `extra` is held by the rank that trained the client.
 
     Args:

@@ -23,7 +23,7 @@ class Child(Protocol):
     """A run in progress."""
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code. None while it runs."""
         ...
 
     def interrupt(self) -> None:
@@ -31,7 +31,7 @@ class Child(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         ...
 
     def complaint(self) -> str:
@@ -56,7 +56,7 @@ class FitProcess:
             )
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code. None while it runs."""
         return self._process.poll()
 
     def interrupt(self) -> None:
@@ -65,13 +65,13 @@ class FitProcess:
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End it and its ranks at once."""
+        """Kill it and its ranks."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def complaint(self) -> str:
-        """The line in which it says what is wrong, else its last line."""
+        """The line with its error, else its last line."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - LOG_TAIL))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

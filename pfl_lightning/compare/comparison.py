@@ -18,12 +18,12 @@ from pfl_lightning.compare.search import Trial, check_validation, choose, propos
 from pfl_lightning.foundation.errors import RunError
 
 Finished = Mapping[str, tuple[Path, RunFacts]]
-"""Identity of a cell → its run directory and what the run recorded."""
+"""Identity of a cell → its run directory and the run's records."""
 
 
 @dataclass
 class Stage:
-    """What is known and what is needed next."""
+    """The results so far, and the cells that are needed next."""
 
     entries: list[Entry] = field(default_factory=list)
     """All places of the table. Those whose search goes on have no cells that count yet."""
@@ -38,7 +38,7 @@ class Comparison:
     """An experiment with its rows and columns.
 
     Args:
-        experiment: what is compared.
+        experiment: the methods and settings to compare.
         resolver: makes full configs.
     """
 
@@ -53,7 +53,7 @@ class Comparison:
                 check_validation(self._entry(method, column).cells[0].config, method.label)
 
     def stage(self, finished: Finished, failed: Collection[str] = ()) -> Stage:
-        """The cells that are needed now. A search comes first; its choice decides which cells the table needs.
+        """The cells that are needed now. A search comes first. Its choice decides which cells the table needs.
 
         Args:
             finished: results so far.
@@ -114,7 +114,7 @@ class Comparison:
 
 
 def outcomes_of(stage: Stage, finished: Finished) -> tuple[list[Outcome], list[str]]:
-    """Measurements of all finished cells, and what is wrong with others."""
+    """Measurements of all finished cells, and the problems of others."""
     outcomes, problems = [], []
     for entry in stage.entries:
         measured = []
@@ -133,7 +133,7 @@ def outcomes_of(stage: Stage, finished: Finished) -> tuple[list[Outcome], list[s
 
 
 def _validated(cell: Cell, facts: RunFacts, metric: Metric) -> float | None:
-    """The value by which validation judges a trial; None if it is not a number."""
+    """The value by which validation judges a trial. None if it is not a number."""
     try:
         value = validation_value(facts, metric)
     except Unreadable as reason:

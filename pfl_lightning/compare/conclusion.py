@@ -1,4 +1,4 @@
-"""The end of a comparison: its files, and what is wrong or missing."""
+"""The end of a comparison: its files, problems and missing cells."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pfl_lightning.compare.table import build_table
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a comparison has come to."""
+    """The outcome of a comparison."""
 
     name: str
     outcomes: list[Outcome]
     files: list[Path]
-    """table.md first; empty if no cell is finished."""
+    """table.md first. Empty if no cell is finished."""
     problems: list[str]
     notes: list[str]
 
@@ -41,7 +41,7 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
     Args:
         session: holds the results.
         stage: the latest one.
-        page: a page with marks for the tables; written only if every cell is finished.
+        page: a page with marks for the tables. Written only if every cell is finished.
     """
     experiment = session.comparison.experiment
     outcomes, problems = outcomes_of(stage, session.results.finished)
@@ -61,7 +61,7 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
 
 
 def write(experiment: Experiment, outcomes: list[Outcome], folder: Path, page: Path | None) -> list[Path]:
-    """Write all files of a comparison; returns those of the table."""
+    """Write all files of a comparison. Returns those of the table."""
     table = build_table(experiment, outcomes)
     answers = []
     for index, label in enumerate(table.columns):

@@ -1,4 +1,4 @@
-"""Rows that every comparison needs: a personal method is worth only what it adds to them."""
+"""Rows that every comparison needs: the worth of a personal method is its gain over them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def paces(timed: Iterable[tuple[Cell, int, float]]) -> dict[str, float]:
 
 
 def remaining(left: Sequence[tuple[Cell, int]], pace: Mapping[str, float], slots: int) -> float | None:
-    """Seconds until all cells are done, from (cell, rounds done); None while nothing was timed.
+    """Seconds until all cells are done, from (cell, rounds done). None while nothing was timed.
 
     It is the total over the slots, but no less than the longest single cell.
     """

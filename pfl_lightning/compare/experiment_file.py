@@ -19,7 +19,7 @@ KEYS = ("name", "base", "set", "methods", "rows", "grid", "columns", "seeds", "p
 
 
 def experiment_from(content: Mapping[str, Any], path: Path) -> Experiment:
-    """Check the content of an experiment file; raises a `ConfigError` of one line.
+    """Check the content of an experiment file. Raises a `ConfigError` of one line.
 
     Args:
         content: its keys and values.

@@ -29,7 +29,7 @@ def with_variant(content: Mapping[str, Any], variant: str | None, default_name: 
 
     Args:
         content: of the file.
-        variant: one of its `variants`; None: none of them.
+        variant: one of its `variants`. None: none of them.
         default_name: of a file that has no `name`.
     """
     variants = as_mapping(content.get("variants") or {}, "variants")

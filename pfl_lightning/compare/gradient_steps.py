@@ -10,7 +10,7 @@ from pfl_lightning.compare.run_facts import RunFacts, Values
 
 
 def gradient_steps(facts: RunFacts, round_: int, batch_size: int) -> float:
-    """Gradient steps of all clients until the end of a round; NaN where the run did not record its samples.
+    """Gradient steps of all clients until the end of a round. NaN where the run did not record its samples.
 
     clients.csv has the samples that each client trained on, every pass and every model counted. A pass over a client's
     data has a known number of batches. Where there is no such row, every batch counts as full.

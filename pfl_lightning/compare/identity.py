@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 PLACEMENT = frozenset({"accelerator", "devices", "num_nodes", "timeout", "reuse_memory"})
-"""Keys of `fabric` that say where a run takes place. They do not belong to its identity; the precision does."""
+"""Keys of `fabric` that say where a run takes place. They do not belong to its identity. The precision does."""
 NOT_PART = frozenset({"run_dir", "resume", "trust"})
 LATER: Mapping[str, Any] = {"callbacks": [], "loggers": [], "loop": {"test_every": 1}}
-"""Keys that older runs do not have, with the values that mean what these runs did. Such a value is left out."""
+"""Keys that older runs do not have, with the values that describe these runs. Such a value is left out."""
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,5 +53,5 @@ def _clean(value: Any) -> Any:
 
 
 def _key(key: object) -> str:
-    """JSON writes the keys 1 and "1" the same way; keep them apart, and from a text that looks like the result."""
+    """JSON writes the keys 1 and "1" the same way. Keep them apart, and from a text that looks like the result."""
     return key if isinstance(key, str) and ":" not in key else f"{type(key).__name__}:{key!r}"

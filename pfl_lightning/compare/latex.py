@@ -46,7 +46,7 @@ ESCAPES = {
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as it is; `code` in backticks becomes typewriter."""
+    """Text that LaTeX prints as it is. `code` in backticks becomes typewriter."""
     pieces = re.split(r"`([^`]*)`", text)
     escaped = ["".join(ESCAPES.get(character, character) for character in piece) for piece in pieces]
     return "".join(rf"\texttt{{{piece}}}" if index % 2 else piece for index, piece in enumerate(escaped))

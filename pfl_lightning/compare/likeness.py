@@ -34,7 +34,7 @@ class Outcome:
 
 
 def differences(column: Sequence[Outcome]) -> list[str]:
-    """For each entry of a column how it differs from most others; empty text where it does not."""
+    """For each entry of a column how it differs from most others. Empty text where it does not."""
     setups = [_setup(outcome.entry) for outcome in column]
     usual = _usual([tuple(sorted(setup.items())) for setup in setups])
     texts = [_difference(setup, dict(usual)) for setup in setups]
@@ -57,7 +57,7 @@ def _setup(entry: Entry) -> dict[str, str]:
 
 
 def _usual(setups: Sequence[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
-    """The most frequent setup; the first one of those that are equally frequent."""
+    """The most frequent setup. The first one of those that are equally frequent."""
     counts = Counter(setups)
     return max(counts, key=lambda setup: counts[setup])
 
@@ -68,7 +68,7 @@ def _difference(own: Mapping[str, str], usual: Mapping[str, str]) -> str:
 
 
 def _steps(outcome: Outcome) -> float | None:
-    """Gradient steps per visit, mean over the seeds; None until all are there, as every seed draws other clients."""
+    """Gradient steps per visit, mean over the seeds. None until all are there, as every seed draws other clients."""
     if not outcome.complete:
         return None
     known = [m.steps_per_visit for m in outcome.measurements if m.steps_per_visit == m.steps_per_visit]

@@ -20,7 +20,7 @@ MEANINGS = {
     "by_validation": "Round by validation: the value on test data at the round that validation data chose.",
     "best_on_test": "Best round on test: the best value at any evaluation, which flatters.",
 }
-"""Key of a question → what its column shows."""
+"""Key of a question → text of its column."""
 PAIRED = (
     "Mean difference over the clients, method minus reference, with its 95 % interval, and the p-value of a two-sided "
     "Wilcoxon signed-rank test after Holm's correction for all tests of this table. With one partition for all seeds a "

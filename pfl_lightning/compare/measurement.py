@@ -32,11 +32,11 @@ class Measurement:
     value: float
     """The reported value."""
     round: int | None
-    """The round it is from; None if each client has its own."""
+    """The round it is from. None if each client has its own."""
 
     @property
     def clients(self) -> Values | None:
-        """Each client's own value at the reported moment; None where the run did not record it."""
+        """Each client's own value at the reported moment. None where the run did not record it."""
         by_round = self.facts.clients.get(self.metric.client_column)
         if not by_round or self.metric.select == "mean":
             return None
@@ -47,7 +47,7 @@ class Measurement:
 
     @property
     def worst_tenth(self) -> float:
-        """Mean over the worst tenth of the clients at the reported moment; NaN where it is not known."""
+        """Mean over the worst tenth of the clients at the reported moment. NaN where it is not known."""
         if self.clients is not None:
             return worst_tenth(self.clients, self.metric.higher)
         return self.facts.at(self.round, f"{self.metric.client_column}_worst10") if self.round else math.nan
@@ -74,18 +74,18 @@ class Measurement:
 
     @property
     def best_on_test(self) -> float:
-        """The best value that the column ever had on test data; NaN if it has only one."""
+        """The best value that the column ever had on test data. NaN if it has only one."""
         series = self.facts.series(self.metric.column)
         return series[self.metric.best([value for _, value in series])][1] if self.is_curve else math.nan
 
     @property
     def by_validation(self) -> float:
-        """The test value at the round that validation chose; NaN without validation data, or if there is one value."""
+        """The test value at the round that validation chose. NaN without validation data, or if there is one value."""
         round_ = validation_round(self.facts, self.metric)
         return math.nan if round_ is None or not self.is_curve else self.facts.at(round_, self.metric.column)
 
     def cost_of(self, target: float) -> tuple[float, float] | None:
-        """(bytes, gradient steps) until the reported column first reached a value; None if it never did."""
+        """(bytes, gradient steps) until the reported column first reached a value. None if it never did."""
         round_ = first_reached(self.facts.series(self.metric.column), target, self.metric.higher)
         if round_ is None:
             return None
@@ -99,7 +99,7 @@ class Measurement:
 
 
 def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measurement:
-    """The reported value of a finished run; raises `Unreadable` where the run did not record it."""
+    """The reported value of a finished run. Raises `Unreadable` where the run did not record it."""
     if metric.select == "best_per_client":
         entry = "best_per_client_evaluations" if metric.everyone else "best_per_client_visits"
         value = facts.summary.get(entry, {}).get(f"{metric.name}_{metric.moment}")
@@ -130,7 +130,7 @@ def _with_mib(facts: RunFacts, cell: Cell) -> RunFacts:
 
 
 def check_clients(measurement: Measurement) -> None:
-    """Refuse values per client that are not those of the reported mean; raises `Unreadable`."""
+    """Refuse values per client that are not those of the reported mean. Raises `Unreadable`."""
     clients, metric = measurement.clients, measurement.metric
     if clients is None or metric.average or measurement.round is None:
         return
@@ -140,7 +140,7 @@ def check_clients(measurement: Measurement) -> None:
 
 
 def validation_round(facts: RunFacts, metric: Metric) -> int | None:
-    """The round with the best value on validation data; None without validation data."""
+    """The round with the best value on validation data. None without validation data."""
     series = facts.series(metric.validation_column)
     return series[metric.best([value for _, value in series])][0] if series else None
 

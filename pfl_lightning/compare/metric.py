@@ -23,7 +23,7 @@ RECORDED = {
     "up_mib": "MiB that a client of the round sends, on average",
     "down_mib": "MiB that a client of the round receives, on average",
 }
-"""What a run records besides tests."""
+"""The columns of a run that are no tests."""
 LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
 """Words in the names of metrics that are better when lower, for tasks that do not say it."""
 MOMENTS = {
@@ -87,7 +87,7 @@ class Metric:
         return ", ".join(word for word in words if word)
 
     def definition(self) -> str:
-        """What the number is, in full, for the caption."""
+        """The meaning of the number, in full, for the caption."""
         if self.column in RECORDED:
             return f"`{self.column}` {SELECTIONS[self.select]}: {RECORDED[self.column]}"
         per_client = self.select == "best_per_client"

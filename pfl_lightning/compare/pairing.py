@@ -60,7 +60,7 @@ def _net(outcome: Outcome) -> Any:
 
 
 def same_client_values(outcome: Outcome, reference: Outcome) -> tuple[list[Values], list[Values]] | None:
-    """The values of the same clients and seeds; None where they are not the same clients or were not recorded."""
+    """The values of the same clients and seeds. None where they are not the same clients or were not recorded."""
     others = {m.cell.seed: m for m in reference.measurements}
     own: list[Values] = []
     theirs: list[Values] = []

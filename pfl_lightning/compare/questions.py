@@ -1,4 +1,4 @@
-"""The questions of the field: who is left behind, what does it cost, and is the difference real?"""
+"""The questions of the field: who is left behind, how much does it cost, and is the difference real?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Answers:
 
 
 def answer(experiment: Experiment, outcomes: Sequence[Outcome], label: str, best: Collection[str] = ()) -> Answers:
-    """Answer what can be answered from the finished cells of a column.
+    """Answer the questions that the finished cells of a column allow.
 
     Args:
         experiment: for the value to reach.
@@ -105,7 +105,7 @@ def _negative_transfer(column: Sequence[Outcome], local: Outcome | None) -> Ques
 
 
 def _target(experiment: Experiment, column: Sequence[Outcome]) -> float | None:
-    """The value to reach: as the experiment says, else what FedAvg reports with its worst seed."""
+    """The value to reach: as the experiment says, else FedAvg's result with its worst seed."""
     if experiment.report.target is not None:
         percent = bool(column) and column[0].entry.metric.percent
         return experiment.report.target / (100 if percent else 1)

@@ -12,7 +12,7 @@ from pfl_lightning.foundation.errors import ConfigError
 
 
 class Resolver(Protocol):
-    """What a comparison needs from `pfl-fit`'s parser."""
+    """The part of `pfl-fit`'s parser that a comparison needs."""
 
     def read(self, path: Path) -> dict[str, Any]:
         """A config file, on top of all files that it extends."""

@@ -24,7 +24,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a finished run has recorded."""
+    """The records of a finished run."""
 
     summary: Mapping[str, Any]
     rounds: Sequence[Mapping[str, float]]
@@ -41,12 +41,12 @@ class RunFacts:
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def at(self, round_: int, column: str) -> float:
-        """A column at a round; NaN where there is none."""
+        """A column at a round. NaN where there is none."""
         row = next((row for row in self.rounds if row["round"] == round_), {})
         return row.get(column, math.nan)
 
     def total(self, round_: int, column: str) -> float:
-        """The sum of a column until the end of a round; NaN where a row has no value."""
+        """The sum of a column until the end of a round. NaN where a row has no value."""
         return math.fsum(row.get(column, math.nan) for row in self.rounds if row["round"] <= round_)
 
     def series(self, column: str) -> list[tuple[int, float]]:
@@ -56,13 +56,13 @@ class RunFacts:
 
 
 def read_facts(run_dir: Path) -> RunFacts:
-    """Read the summary, the tables and the partition of a run; raises `Unreadable`."""
+    """Read the summary, the tables and the partition of a run. Raises `Unreadable`."""
     summary, rounds, clients = read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir)
     return RunFacts(summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir))
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """The content of summary.json; raises `Unreadable`."""
+    """The content of summary.json. Raises `Unreadable`."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def read_rounds(run_dir: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv; raises `Unreadable`."""
+    """The rows of metrics.csv. Raises `Unreadable`."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             rows = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]

@@ -114,7 +114,7 @@ def in_use(run_dir: Path) -> bool:
 
 
 def _check_summary(cell: Cell, summary: Mapping[str, Any], rounds: list[dict[str, float]]) -> None:
-    """Refuse results that contradict the config; raises `Unreadable`."""
+    """Refuse results that contradict the config. Raises `Unreadable`."""
     expected = {
         "seed": cell.config["seed"],
         "rounds": cell.rounds,
@@ -153,7 +153,7 @@ def _identity(path: Path) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def text_identity(text: str) -> str | None:
-    """The identity of a config in YAML; None if it is no config."""
+    """The identity of a config in YAML. None if it is no config."""
     try:
         config = yaml.load(text, LOADER)
     except yaml.YAMLError:

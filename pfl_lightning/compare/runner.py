@@ -24,7 +24,7 @@ class Display(Protocol):
     """Shows how the work goes on."""
 
     def update(self, work: Sequence[Work], waiting: int) -> None:
-        """Show the running cells; called several times a second."""
+        """Show the running cells. Called several times a second."""
         ...
 
     def ended(self, cell: Cell, problem: str | None) -> None:
@@ -78,7 +78,7 @@ class Runner:
         self._start, self._slots, self._folder, self._stop, self._display = start, slots, folder, stop, display
 
     def run(self, cells: Sequence[tuple[Cell, Path | None]]) -> dict[str, str]:
-        """Run cells, each with the directory to continue in or None; returns identity → problem of those that failed.
+        """Run cells, each with the directory to continue in or None. Returns identity → problem of those that failed.
 
         Raises `Stopped` after a request to stop, and ends all children on any exception.
         """
@@ -113,7 +113,7 @@ class Runner:
         return Running(cell, path, child, time.monotonic(), rounds_done(path))
 
     def _ended(self, one: Running) -> End | None:
-        """How a cell ended; None while it runs."""
+        """How a cell ended. None while it runs."""
         if one.child is None:
             if in_use(one.run_dir):
                 return None
@@ -130,7 +130,7 @@ class Runner:
         return End() if found.state == "finished" else End(f"{found.reason or 'it left no results'}: {one.run_dir}")
 
     def _end(self, children: Sequence[Child]) -> None:
-        """Let children save and end; a second Ctrl-C or too much time kills them."""
+        """Let children save and end. A second Ctrl-C or too much time kills them."""
         try:
             for child in children:
                 child.interrupt()

@@ -18,11 +18,11 @@ from pfl_lightning.compare.metric import Metric
 from pfl_lightning.foundation.errors import ConfigError
 
 Trial = tuple[Keys, float | None]
-"""Values that were tried, and what validation said; None: the run failed, or its value is not a number."""
+"""Values that were tried, and their result on validation data. None: the run failed, or its value is not a number."""
 
 
 def propose(search: Search, method: str, column: str, higher: bool, trials: Sequence[Trial]) -> list[Keys]:
-    """The values to try next, all of which may run at the same time. Empty: the budget is spent.
+    """The values to try next. They may all run at the same time. Empty: the budget is spent.
 
     Args:
         search: space, engine and budget.
@@ -43,7 +43,7 @@ def propose(search: Search, method: str, column: str, higher: bool, trials: Sequ
 
 
 def choose(metric: Metric, trials: Sequence[Trial]) -> Keys | None:
-    """The values with the best result on validation data, the first of equals; None if every trial failed."""
+    """The values with the best result on validation data, the first of equals. None if every trial failed."""
     values = [math.nan if value is None else value for _, value in trials]
     if all(math.isnan(value) for value in values):
         return None

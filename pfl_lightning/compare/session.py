@@ -1,4 +1,4 @@
-"""A comparison at work in its folder: look at the results, run what is missing, look again."""
+"""A comparison at work in its folder: look at the results, run the missing cells, look again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Session:
 
     Args:
         comparison: which cells are needed.
-        folder: of the comparison; run directories are in `runs` below it.
+        folder: of the comparison. Run directories are in `runs` below it.
     """
 
     def __init__(self, comparison: Comparison, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Session:
         return [(cell, self.results.unfinished.get(id_)) for id_, cell in stage.cells.items() if id_ not in done]
 
     def run(self, start: Callable[[Cell, Path, int], Child], slots: int, stop: StopSignals, display: Quiet) -> Stage:
-        """Run everything that is missing on this machine, stage after stage; raises `Stopped`."""
+        """Run everything that is missing on this machine, stage after stage. Raises `Stopped`."""
         stage = self.refresh()
         while work := self.missing(stage):
             display.expect([cell for cell, _ in work])
@@ -72,7 +72,7 @@ class Session:
         return stage
 
     def timed(self, stage: Stage) -> list[tuple[Cell, int, float]]:
-        """What is known about the speed of runs: cell, rounds, seconds."""
+        """Measured speeds of runs: cell, rounds, seconds."""
         paths = {**{key: path for key, (path, _) in self.results.finished.items()}, **self.results.unfinished}
         found = [(cell, paths[cell.id]) for cell in stage.cells.values() if cell.id in paths]
         return [(cell, rounds_done(path), seconds_spent(path)) for cell, path in found]

@@ -34,7 +34,7 @@ def submit(
     options: str = "",
     env: Mapping[str, str] | None = None,
 ) -> list[tuple[str, int]]:
-    """Submit cells as job arrays; returns (job, number of tasks) of each.
+    """Submit cells as job arrays. Returns (job, number of tasks) of each.
 
     Args:
         tasks: cell, config file and run directory.
@@ -42,7 +42,7 @@ def submit(
         name: of the jobs.
         ranks: per cell.
         options: more options for sbatch, as on its command line.
-        env: environment of the jobs; this process' by default.
+        env: environment of the jobs. This process' by default.
     """
     jobs = []
     for start in range(0, len(tasks), LARGEST_ARRAY):

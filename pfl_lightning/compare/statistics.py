@@ -70,7 +70,7 @@ class Paired:
 
 
 def paired(values: Sequence[Values], reference: Sequence[Values], same_clients: bool) -> Paired | None:
-    """Compare two methods on the same clients; None with fewer than two pairs.
+    """Compare two methods on the same clients. None with fewer than two pairs.
 
     Args:
         values: per seed, one value per client.

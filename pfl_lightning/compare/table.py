@@ -19,7 +19,7 @@ class Place:
     text: str
     """Mean ± deviation, or empty."""
     rank: int | None = None
-    """1 and 2 are set off; None: not ranked."""
+    """1 and 2 are set off. None: not ranked."""
     marks: tuple[str, ...] = ()
     """Letters of its footnotes."""
     paper: str = ""
@@ -50,7 +50,7 @@ class Table:
     notes: Mapping[str, str]
     """Letter → footnote."""
     unit: str = "value"
-    """What all entries are, with the unit, if it is the same for all."""
+    """The meaning and unit of all entries, if they are the same."""
 
     def marks(self, column: str) -> dict[str, tuple[str, ...]]:
         """Method → letters of its footnotes in a column."""

@@ -1,4 +1,4 @@
-"""What the paired comparison says about each method, in words. Nothing else is said."""
+"""The paired comparison of each method in words, and nothing beyond it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class CIFAR10C(ImageData):
     with the statistics of CIFAR-10.
 
     Args:
-        corruptions: names of the corruptions in the order of the clients; null takes the 15 standard ones, from
+        corruptions: names of the corruptions in the order of the clients. null takes the 15 standard ones, from
             gaussian_noise to jpeg_compression.
         severity: strength of the corruptions, from 1 (mild) to 5 (strong).
         **kwargs: as for every image set.

@@ -27,7 +27,7 @@ class FederatedData:
 
     Args:
         num_clients: number of clients.
-        seed: seed of the partition, to keep the clients the same in runs with other seeds; the run's seed by default.
+        seed: seed of the partition, to keep the clients the same in runs with other seeds. The run's seed by default.
         validation_share: fraction of each client's training samples that is kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
@@ -49,7 +49,7 @@ class FederatedData:
     augments = True
     """Whether `batch` may change training samples at random. If not, it gets no `augment_seed`."""
     warnings: tuple[str, ...] = ()
-    """Lines about data that is unusual but allowed; filled by `setup`."""
+    """Lines about data that is unusual but allowed. Filled by `setup`."""
 
     def __init__(
         self, num_clients: int, seed: int | None = None, validation_share: float = 0.0, held_out_clients: float = 0.0
@@ -71,7 +71,7 @@ class FederatedData:
 
     @property
     def kind(self) -> Kind:
-        """`classes` if the targets are class numbers, `numbers` if they are numbers to predict; known after `setup`."""
+        """`classes` if the targets are class numbers, `numbers` if they are numbers to predict. Known after `setup`."""
         return self.samples.kind
 
     def prepare(self) -> None:
@@ -103,7 +103,7 @@ class FederatedData:
         self.held_out = torch.from_numpy(draw_held_out(self.num_clients, self.held_out_clients, own_seed))
 
     def validate_samples(self) -> None:
-        """Check what `load` returned. Raises a `ConfigError` of one line for the first mistake."""
+        """Check the samples of `load`. Raises a `ConfigError` of one line for the first mistake."""
         check_samples(self.name, self.samples, getattr(self, "spec", None))
         self.validate_inputs()
 
@@ -113,7 +113,7 @@ class FederatedData:
             check_inputs(self.name, self.samples.x, self.spec)
 
     def validate_partition(self) -> list[str]:
-        """Check what `draw` returned. Raises a `ConfigError` of one line for the first mistake.
+        """Check the partition of `draw`. Raises a `ConfigError` of one line for the first mistake.
 
         Returns:
             Lines about clients that are unusual but allowed.
@@ -124,7 +124,7 @@ class FederatedData:
         return check_clients(self.name, self._dealt, self.client_names)
 
     def parts(self) -> Parts:
-        """The partition as it was drawn; validation samples count as training samples here."""
+        """The partition as it was drawn. Validation samples count as training samples here."""
         return self._dealt
 
     def values_sha256(self) -> str:
@@ -136,7 +136,7 @@ class FederatedData:
         return self._indices_of(client, 0)
 
     def validation_indices(self, client: int) -> Tensor:
-        """The client's validation samples as int64 indices; empty unless `validation_share` is set."""
+        """The client's validation samples as int64 indices. Empty unless `validation_share` is set."""
         return self._indices_of(client, 1)
 
     def test_indices(self, client: int) -> Tensor:
@@ -152,7 +152,7 @@ class FederatedData:
         Args:
             indices: which samples, int64.
             device: where the batch is needed.
-            augment_seed: seed of the random changes to training samples; none are made without it.
+            augment_seed: seed of the random changes to training samples. Without it nothing is changed.
 
         Returns:
             Inputs and targets.
@@ -184,7 +184,7 @@ class FederatedData:
         return None
 
     def label_counts(self) -> Tensor:
-        """Training samples of each class at each client; a single column without classes. # [clients, classes]"""
+        """Training samples of each class at each client. A single column without classes. # [clients, classes]"""
         if self.kind == "numbers":
             return self.train_sizes[:, None]
         row = torch.arange(3 * self.num_clients).repeat_interleave(torch.from_numpy(self._sizes).flatten())

@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
     num_train: int
     num_classes: int
     sha256: str = ""
-    """Checksum of the content; empty if it is not known, and then each route checks its own files."""
+    """Checksum of the content. Empty if it is not known, and then each route checks its own files."""
 
     def check(self, samples: Samples) -> None:
         """Raise a `RouteError` unless sizes, types and labels are those of this data set."""

@@ -37,7 +37,7 @@ class ImageBatches:
         Args:
             raw: the bytes.
             indices: index of each image in the data set.
-            augment_seed: seed of the random changes; none are made without it.
+            augment_seed: seed of the random changes. Without it nothing is changed.
         """
         if self._transforms is None or augment_seed is None:
             images = self._normalize(raw)

@@ -33,11 +33,11 @@ class ImageData(FederatedData):
         partition: the rule that deals the samples to the clients.
         test_share: fraction of each client's samples that it is tested on, if the partition does not deal test samples
             separately.
-        root: directory of the data sets; by default the environment variable PFL_DATA, else "data".
+        root: directory of the data sets. By default the environment variable PFL_DATA, else "data".
         download: whether a missing data set may be fetched from the network.
         normalize: "standard" for zero mean and unit variance per channel, "unit" for scaling to [0, 1], or
             {mean: …, std: …} for pixels in [0, 1], with one number or one per channel.
-        seed: seed of the partition; the run's seed by default.
+        seed: seed of the partition. The run's seed by default.
         transforms: random changes to training images, for example [{RandomCrop: {size: 32, padding: 4}},
             RandomHorizontalFlip]. Names are classes of torchvision.transforms.v2. The word normalize may stand where
             images are normalised, which is at the end by default.
@@ -54,7 +54,7 @@ class ImageData(FederatedData):
     preprocess: ImageBatches
     """Makes normalised float32 images [B, C, H, W]. `to` chooses their memory order."""
     sha256: str = ""
-    """Checksum of the images and labels in our file format; empty if it is unknown and the route's check must do."""
+    """Checksum of the images and labels in our file format. Empty if it is unknown and the route's check must do."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class MiniImageNet(ImageData):
     Pixels are normalised with the statistics of ImageNet.
 
     Args:
-        size: height and width of the images; larger and smaller files are resized.
+        size: height and width of the images. Larger and smaller files are resized.
         **kwargs: as for every image set.
     """
 

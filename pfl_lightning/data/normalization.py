@@ -43,7 +43,7 @@ def _numbers(value: float | list[float]) -> list[float]:
 
 
 def _spread(key: str, values: list[float], count: int) -> list[float]:
-    """One number for every channel; a single one serves all."""
+    """One number for every channel. A single one serves all."""
     if len(values) not in (1, count):
         raise ConfigError(f"normalize.{key}: {len(values)} numbers are given; use one number, or {count} in a list")
     return values * count if len(values) == 1 else values

@@ -34,7 +34,7 @@ def pack(package: Package, scratch: Path) -> Path:
     if npm is None:
         raise RouteError("npm is not on the PATH")
     what = f"{package.name}@{package.version}"
-    # the cache lies in `scratch` too and is removed with it; without retries a machine without network fails fast
+    # the cache lies in `scratch` too and is removed with it. Without retries a machine without network fails fast
     options = ["--cache", str(scratch / "cache"), "--fetch-retries=0", "--ignore-scripts", "--loglevel=error"]
     _run([npm, "view", what, "version", f"--fetch-timeout={ANSWER_SECONDS * 1000}", *options], scratch, ANSWER_SECONDS)
     with bytes_bar() as bar:

@@ -31,7 +31,7 @@ class OfficeHome(ImageData):
     Args:
         size: height and width to which the images are resized. 224 suits nets that were trained on ImageNet. All
             images together take 2.3 GB then, and 190 MB with 64.
-        num_clients: number of clients; 4 gives one for each domain.
+        num_clients: number of clients. 4 gives one for each domain.
         partition: the rule that deals the samples to the clients.
         **kwargs: as for every image set.
     """

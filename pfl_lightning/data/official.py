@@ -34,7 +34,7 @@ class Official:
     transposed: bool = False
     """True if the original images have rows and columns exchanged."""
     needs: str = ""
-    """Python package that torchvision needs to read the files; empty if none."""
+    """Python package that torchvision needs to read the files. Empty if none."""
 
     def routes(self, root: Path) -> list[Route]:
         """Return two routes: the files in `root`, then torchvision's download."""

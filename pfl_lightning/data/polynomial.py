@@ -31,7 +31,7 @@ class Polynomial(FederatedData):
             gives each client points from all of [0, 1]. From a tenth of the curve no method can tell which
             coefficients differ.
         test_share: fraction of each client's points to test on.
-        seed: seed of the data; null takes the seed of the run.
+        seed: seed of the data. null takes the seed of the run.
         offset: "client" shifts all coefficients of a client that differ by one number from U(−10, 10), as the paper
             does. "coefficient" shifts each of them by its own number.
         validation_share: fraction of each client's training points that is kept for validation.

@@ -67,7 +67,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64-bit numbers; overflow is intended."""
+    """Scramble 64-bit numbers. Overflow is intended."""
     values = (values ^ (values >> np.uint64(30))) * FIRST_FACTOR
     values = (values ^ (values >> np.uint64(27))) * SECOND_FACTOR
     return values ^ (values >> np.uint64(31))

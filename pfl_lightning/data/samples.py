@@ -22,7 +22,7 @@ class DataSpec(NamedTuple):
     num_classes: int
     """Number of outputs: the classes, or the numbers to predict."""
     vocabulary: int = 0
-    """Number of different tokens; 0 if the inputs are not tokens."""
+    """Number of different tokens. 0 if the inputs are not tokens."""
 
 
 class Samples(NamedTuple):
@@ -33,11 +33,11 @@ class Samples(NamedTuple):
     y: Tensor
     """Targets: class numbers (int64 [N]) or numbers to predict (float32 [N, K])."""
     num_train: int
-    """The first `num_train` rows are the official training part; 0 if there is no official split."""
+    """The first `num_train` rows are the official training part. 0 if there is no official split."""
     owners: Tensor | None = None
     """Number of the owner of each sample, for the partition `Natural`. # int64 [N]"""
     owner_names: tuple[str, ...] = ()
-    """Name of each owner; may be empty."""
+    """Name of each owner. May be empty."""
 
     @property
     def kind(self) -> Kind:

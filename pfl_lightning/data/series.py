@@ -86,7 +86,7 @@ def _columns(text: str, separator: str, which: Sequence[int], kind: type) -> NDA
 
 
 def _order(times: NDArray[np.str_]) -> NDArray[np.int64]:
-    """Sort by time if the times are dates; otherwise keep the order of the file."""
+    """Sort by time if the times are dates. Otherwise keep the order of the file."""
     try:
         return np.argsort(times.astype("datetime64[s]"), kind="stable")
     except ValueError:

@@ -50,7 +50,7 @@ class Transforms:
         return images
 
     def check(self, image: Tensor) -> None:
-        """Try every entry on one image; raises a `ConfigError` if type or shape change. # uint8 [1, H, W, C]"""
+        """Try every entry on one image. Raises a `ConfigError` if type or shape change. # uint8 [1, H, W, C]"""
         numbers = SampleRandom(0, torch.zeros(1, dtype=torch.int64).numpy())
         for place, step in enumerate(self._steps):
             given = image if place < self._middle else image.float()

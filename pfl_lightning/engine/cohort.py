@@ -63,7 +63,7 @@ def assign(clients: Sequence[int], costs: Sequence[float], world: int, homes: Se
     """
     shares: list[list[int]] = [[] for _ in range(world)]
     loads = [0.0] * world
-    least = [(0.0, rank) for rank in range(world)]  # a heap; an entry whose rank has another load by now is ignored
+    least = [(0.0, rank) for rank in range(world)]  # a heap. An entry whose rank has another load by now is ignored
     for cost, client, home in sorted(zip(costs, clients, homes, strict=True), key=lambda item: (-item[0], item[1])):
         while loads[least[0][1]] != least[0][0]:
             heapq.heappop(least)

@@ -196,7 +196,7 @@ class Stopwatch:
         self._mark = now
 
     def add(self, other: Stopwatch, share: float) -> None:
-        """Count a share of what another watch has measured, as when several clients train together."""
+        """Count a fraction of another watch's seconds, as when several clients train together."""
         self._shared.append((other, share))
 
     def read(self) -> dict[str, float]:

@@ -150,7 +150,7 @@ class Teams(Sequential):
 
     @override
     def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
-        """All members train the leader's clients; only the leader has results."""
+        """All members train the leader's clients. Only the leader has results."""
         self.team.training = True
         try:
             for number in plan.clients_of[self.team.leader]:

@@ -2,7 +2,7 @@
 
 A small model leaves a GPU idle most of the time. So a rank has several live models, whose vectors are the rows of one
 tensor. Their clients run in lockstep: each to the point where it trains or needs a gradient. Then they train together
-(`engine.joint_training`), or their gradients are computed at once with `torch.func`, of batches with the same size.
+(`engine.joint_training`), or their gradients are computed together with `torch.func`, of batches with the same size.
 Algorithms notice nothing of it.
 """
 

@@ -11,7 +11,7 @@ from pfl_lightning.report.forecasts import Forecast
 
 @torch.no_grad()
 def forecast_client(run: SavedRun, client: int) -> Forecast | None:
-    """Truth and prediction of the first target on the client's test samples; None if it has none."""
+    """Truth and prediction of the first target on the client's test samples. None if it has none."""
     data = run.loop.data
     indices = data.test_indices(client)
     if not len(indices):

@@ -38,7 +38,7 @@ class ScaledNumbers(nn.Module):
     """Numbers [N, ...] to normalised numbers.
 
     Args:
-        shift: subtracted from the numbers; one value, or one for each column.
+        shift: subtracted from the numbers. One value, or one for each column.
         scale: multiplied with the difference.
     """
 

@@ -78,7 +78,7 @@ def _prepare(source: Source, folder: Path, data: FederatedData) -> Prepared:
 
 
 def _like_the_run(prepared: Prepared, data: FederatedData, path: Path) -> Samples:
-    """The samples with the class numbers of the run; raises a `ConfigError` if they are of another kind."""
+    """The samples with the class numbers of the run. Raises a `ConfigError` if they are of another kind."""
     samples, wanted = prepared.samples, data.samples
     if samples.x.shape[1:] != wanted.x.shape[1:] or samples.x.dtype != wanted.x.dtype:
         made, needed = (f"{str(x.dtype).removeprefix('torch.')} {list(x.shape[1:])}" for x in (samples.x, wanted.x))

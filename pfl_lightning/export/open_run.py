@@ -48,7 +48,7 @@ class OpenRun:
         return number
 
     def state_of(self, client: int) -> State | None:
-        """The state of a client; None if it was never trained."""
+        """The state of a client. None if it was never trained."""
         return self.loop.store.get(client)
 
     def load(self, client: int, finetuned: bool = False) -> ClientModule:
@@ -86,7 +86,7 @@ class OpenRun:
         return input_module(self.loop.data, self.loop.config.channels_last)
 
     def values(self, sums: Tensor | np.ndarray) -> dict[str, float]:
-        """The task's metrics for the sums of one test; NaN if a sum is not finite, empty if nothing was tested."""
+        """The task's metrics for the sums of one test. NaN if a sum is not finite, empty if nothing was tested."""
         row = np.asarray(sums, dtype=np.float64)
         if np.isnan(row).all() or not row.any():
             return {}

@@ -26,9 +26,9 @@ class FirstVisit(NamedTuple):
     without: Tensor
     """The plain global model."""
     before: Tensor
-    """The model that the method gives the client at once."""
+    """The model that the method gives the client without training."""
     after: Tensor | None
-    """The model after the local training of one visit; None without training."""
+    """The model after the local training of one visit. None without training."""
 
 
 def first_visit(

@@ -50,7 +50,7 @@ class SavedRun(OpenRun):
         return next(state for _, state in contents.read_clients(self.manifest, self.path / "checkpoints", [client]))
 
     def after_training(self, client: int) -> dict[str, float]:
-        """The client's test after its latest local training; empty if it was never trained."""
+        """The client's test after its latest local training. Empty if it was never trained."""
         return self.values(self._latest_after[client])
 
     def _check(self) -> None:
@@ -62,7 +62,7 @@ class SavedRun(OpenRun):
 
 
 def _restore_server(loop: FederatedFabricLoop, manifest: Manifest, folder: Path) -> np.ndarray:
-    """Make the server what it was. Returns the sums of each client's latest test after training."""
+    """Restore the server. Returns the sums of each client's latest test after training."""
     server = loop.server
     tensors = load_file(folder / manifest.server.name)
     server.vector.copy_(tensors["vector"])

@@ -1,4 +1,4 @@
-"""Files that come with the package besides its code: configs, and a script for SLURM."""
+"""Files that come with the package, other than code: configs, and a script for SLURM."""
 
 from __future__ import annotations
 

@@ -54,14 +54,14 @@ class StopSignals:
             signal.signal(signal.SIGINT, before)
 
     def wait(self, seconds: float, more_than: int = 0) -> bool:
-        """Wait for at most `seconds` until more than `more_than` signals have come; returns whether they have."""
+        """Wait for at most `seconds` until more than `more_than` signals have come. Returns whether they have."""
         end = time.monotonic() + seconds
         while len(self.seen) <= more_than and time.monotonic() < end:
             time.sleep(0.05)
         return len(self.seen) > more_than
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a forked rank: its parent decides what a second Ctrl-C means
+        if os.getpid() != self._process:  # a forked rank: its parent decides about a second Ctrl-C
             self.seen.append(number)
             return
         if number == signal.SIGINT:

@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 600.0
 
 
 def requeue(signals: Sequence[int], rounds: int) -> bool:
-    """Put this SLURM job back into the queue if the signals ask for it; returns whether that was done.
+    """Put this SLURM job back into the queue if the signals ask for it. Returns whether that was done.
 
     SIGUSR1 announces the time limit (`--signal=USR1@90`). SIGTERM may mean preemption: a job that then ends by itself
     counts as completed and is not started again. It may also mean `scancel`: then the job must not start again.
@@ -28,7 +28,7 @@ def requeue(signals: Sequence[int], rounds: int) -> bool:
     if job is None or signal.SIGINT in signals:
         return False
     facts = _facts(job)
-    late = "Reason=TimeLimit" in facts  # SLURM is ending it; a few seconds (KillWait) are left
+    late = "Reason=TimeLimit" in facts  # SLURM is ending it. A few seconds (KillWait) are left
     if facts and "JobState=RUNNING" not in facts and not late:  # cancelled: a request would start it again
         return False
     if not re.search(r"\bPreemptTime=\d", facts):

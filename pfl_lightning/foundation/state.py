@@ -1,4 +1,4 @@
-"""Named tensors: what a client keeps between visits and what a checkpoint stores."""
+"""Named tensors: the state of a client between visits, in memory and in checkpoints."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ class Metric:
 
     @classmethod
     def named(cls, name: str, better: str) -> Metric:
-        """`acc` is a share, written in percent; any other metric (`rmse`) is a plain number."""
+        """`acc` is a share, written in percent. Any other metric (`rmse`) is a plain number."""
         is_accuracy = name == "acc"
         return cls(name, "accuracy" if is_accuracy else name, is_accuracy, better == "higher")
 
     def text(self, value: float, digits: int = 1) -> str:
-        """A value as people read it; `digits` are those after the point of a percentage."""
+        """A value as people read it. `digits` are those after the point of a percentage."""
         return f"{100 * value:.{digits}f} %" if self.percent else f"{value:#.4g}".rstrip(".")
 
     def split(self, column: str) -> tuple[bool, str] | None:
@@ -64,7 +64,7 @@ class Metric:
         return key.scope == "all", key.moment + ("" if key.average == "mean" else f"_{key.average}")
 
     def best(self, values: list[float]) -> tuple[float, int] | None:
-        """The best value and the index where it was first reached; None when there is no value."""
+        """The best value and the index where it was first reached. None when there is no value."""
         known = [(value, index) for index, value in enumerate(values) if not np.isnan(value)]
         sign = -1.0 if self.higher_is_better else 1.0
         return min(known, key=lambda pair: sign * pair[0], default=None)

@@ -19,7 +19,7 @@ from pfl_lightning.tasks.task import Task
 
 Table = np.ndarray
 Values = dict[str, np.ndarray]
-"""Metric to one value per client; NaN for clients that were not tested."""
+"""Metric to one value per client. NaN for clients that were not tested."""
 
 
 def per_client(task: Task, table: Table) -> Values:

@@ -18,8 +18,8 @@ NO_GRAPHS = "max-autotune-no-cudagraphs"
 def compile_net(client: ClientModule, backend: str, mode: str = "default") -> None:
     """Compile the net of a live model in place: neither its class nor the names of its parameters change.
 
-    A training step is tried out, so that what is missing is said before the first round. It leaves no trace, and what
-    it has compiled is what training uses.
+    A training step is tried out, so that a missing compiler is reported before the first round. It leaves no trace
+    except the compiled code, which training uses.
 
     Args:
         client: whose net is compiled.
@@ -51,6 +51,6 @@ def compile_net(client: ClientModule, backend: str, mode: str = "default") -> No
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what went wrong: torch puts one before it that only names the backend."""
+    """The line with the cause: torch puts one before it that only names the backend."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1] if len(lines) > 1 and lines[0].endswith("raised:") else lines[0]

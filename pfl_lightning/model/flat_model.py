@@ -199,7 +199,7 @@ class FlatModel(LightningModule):
         return torch.random.fork_rng(self.generators)
 
     def seed_rng(self, seed: int) -> None:
-        """Do what `torch.manual_seed` does, but only for the devices in use: the others take a while each time."""
+        """Seed like `torch.manual_seed`, but only for the devices in use: the others take a while each time."""
         torch.default_generator.manual_seed(seed)
         for device in self.generators:
             with torch.cuda.device(device):

@@ -41,7 +41,7 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, channels_last: bool = True) -> Layout:
-        """The layout of `module`; a `ValueError` names the tensor that is not of the one float type of the rest."""
+        """The layout of `module`. A `ValueError` names the tensor that is not of the one float type of the rest."""
         tensors = _tensors(module)
         parameters = dict(module.named_parameters())
         dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
@@ -65,7 +65,7 @@ class Layout:
         return tuple(span for span in self.spans if span.stop <= self.num_parameters)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Name to view into `vector`, in the tensor's own shape. A vector of length P has the parameters only; of
+        """Name to view into `vector`, in the tensor's own shape. A vector of length P has the parameters only. Of
         several vectors [..., S] or [..., P] the views are [..., *shape].
         """
         if vector.shape[-1] not in (self.size, self.num_parameters):
@@ -105,11 +105,11 @@ def flatten(module: nn.Module, layout: Layout, rows: tuple[Tensor, Tensor] | Non
     Args:
         module: its tensors must be those of `layout`.
         layout: the places in the vector.
-        rows: memory [S] and [P] for the vector and the gradient; new by default.
+        rows: memory [S] and [P] for the vector and the gradient. New by default.
 
     Returns:
         The vector [S] and the gradient [P], which starts at zero. Each `p.grad` is a view of it with the strides of
-        `p`; zero it in place (`grad.zero_()`), since `zero_grad()` would drop the views.
+        `p`. Zero it in place (`grad.zero_()`), since `zero_grad()` would drop the views.
     """
     tensors = _tensors(module)
     like = next(iter(tensors.values()), torch.empty(0))

@@ -18,7 +18,7 @@ from pfl_lightning.model.layout import Layout, Span
 from pfl_lightning.model.order_statistic import largest_value
 
 SPARSE = 100
-"""A mask with at most one in so many entries is handled by the places of these entries, which is faster on CPUs."""
+"""A mask with at most one personal entry in this many is handled by its places, which is faster on CPUs."""
 
 
 def by_module(root: nn.Module, layout: Layout, submodule: nn.Module) -> Tensor:
@@ -52,7 +52,7 @@ def by_prefix(layout: Layout, names: Iterable[str], key: str = "layers") -> Tens
 def personal_count(d: int, quantile: float) -> int:
     """How many of `d` distinct scores lie above the quantile: d - 1 - floor(q (d - 1)), with q as it is written.
 
-    0.99998 is not exactly a float; rounding must not move the floor, so the product is taken of the decimal fraction.
+    0.99998 is not exactly a float. Rounding must not move the floor, so the product is taken of the decimal fraction.
     """
     return max(0, d - 1 - floor_of(quantile, d - 1, "quantile"))
 
@@ -71,7 +71,7 @@ def above_quantile(scores: Tensor, quantile: float) -> Tensor:
 def top_share(scores: Tensor, share: float, spans: Sequence[Span] | None = None, floor: float = 0.0) -> Tensor:
     """The floor(share n) largest of each tensor's n scores, or of all when `spans` is None.
 
-    Entries below `floor` are never chosen; their places stay empty. Of equal scores the first in the vector wins.
+    Entries below `floor` are never chosen. Their places stay empty. Of equal scores the first in the vector wins.
     """
     _refuse_nan(scores)
     chosen = torch.zeros_like(scores, dtype=torch.bool)
@@ -115,7 +115,7 @@ def min_max(scores: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
     scaled = torch.zeros_like(scores)
     for start, stop in ranges(scores, spans):
         low, high = scores[start:stop].aminmax()
-        # written so that NaN propagates; the selection rejects it later
+        # written so that NaN propagates. The selection rejects it later
         scaled[start:stop] = torch.where(high == low, scaled[start:stop], (scores[start:stop] - low) / (high - low))
     return scaled
 
@@ -130,7 +130,7 @@ def overlap(a: Tensor, b: Tensor) -> float:
 
 
 def iou(a: Tensor, b: Tensor) -> float:
-    """Intersection over union; 1 for two empty masks, which are equal."""
+    """Intersection over union. 1 for two empty masks, which are equal."""
     union = int((a | b).count_nonzero())
     return int((a & b).count_nonzero()) / union if union else 1.0
 
@@ -177,13 +177,13 @@ def unpack(bits: Tensor, n: int) -> Tensor:
 
 
 def count_by_layer(mask: Tensor, layout: Layout) -> list[int]:
-    """The number of personal entries in each parameter tensor, in the layout's order; `mask` is [S] or [P]."""
+    """The number of personal entries in each parameter tensor, in the layout's order. `mask` is [S] or [P]."""
     counts = [mask[span.start : span.stop].count_nonzero() for span in layout.parameter_spans]
     return torch.stack(counts).tolist() if counts else []
 
 
 def share_by_layer(mask: Tensor, layout: Layout) -> dict[str, float]:
-    """The share of personal entries in each parameter tensor; `mask` is [S] or [P]."""
+    """The share of personal entries in each parameter tensor. `mask` is [S] or [P]."""
     counts = zip(layout.parameter_spans, count_by_layer(mask, layout), strict=True)
     return {span.name: count / max(1, span.stop - span.start) for span, count in counts}
 

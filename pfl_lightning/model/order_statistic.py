@@ -13,8 +13,8 @@ SAMPLE = 1 << 12
 
 
 def largest_value(scores: Tensor, k: int) -> Tensor:
-    """The k-th largest value, in linear time. On CPUs torch's own selection moves pairs of values and indices around;
-    numpy's uses vector instructions, but is slow where most scores are equal, as those of parameters that never moved.
+    """The k-th largest value, in linear time. On CPUs torch's own selection moves pairs of values and indices around.
+    Numpy's uses vector instructions, but is slow where most scores are equal, as those of parameters that never moved.
     So a sorted sample tells first which values it must lie between: seldom anything but a few is left to select from.
     """
     if scores.is_cuda:

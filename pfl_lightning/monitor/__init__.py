@@ -1,4 +1,4 @@
-"""What a person sees of a run: console, metrics.csv, TensorBoard, summary.json. Only rank 0 has a monitor."""
+"""The view of a run for people: console, metrics.csv, TensorBoard, summary.json. Only rank 0 has a monitor."""
 
 from pfl_lightning.metrics.record import Metric, RoundRecord
 from pfl_lightning.monitor.monitor import Monitor

@@ -1,4 +1,4 @@
-"""What TensorBoard shows: fewer than 20 curves, a layout with the reported metric first, and a tab of settings."""
+"""The contents of TensorBoard: fewer than 20 curves, a layout with the reported metric first, and a tab of settings."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class ConsoleProgress:
     Args:
         total_rounds: Rounds of the whole run.
         metric: The task's metric.
-        console: Where to print; a terminal gets the live bar.
+        console: Where to print. A terminal gets the live bar.
         clock: Seconds that only grow, for the ETA and for the pace of plain lines.
     """
 
@@ -58,7 +58,7 @@ class ConsoleProgress:
             self._live.start()
 
     def round(self, record: RoundRecord, samples: int) -> None:
-        """Show one round; between evaluations plain lines come about once a second."""
+        """Show one round. Between evaluations plain lines come about once a second."""
         self._first_round = self._first_round or record.round
         self._all |= {name: value for name, value in record.scalars.items() if name.startswith("all_")}
         seconds = record.scalars.get("seconds", 0.0)
@@ -75,7 +75,7 @@ class ConsoleProgress:
             say(self._console, f"{place} {self._values(record, '  ')}  {pace}")
 
     def stop(self) -> None:
-        """Leave the bar as it is and give the terminal back; stopping twice is fine."""
+        """Leave the bar as it is and give the terminal back. Stopping twice is fine."""
         if self._live is not None:
             self._live.stop()
             self._live = None

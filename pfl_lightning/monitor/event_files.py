@@ -37,7 +37,7 @@ class GrowingFile:
 
 
 def restore_events(run_dir: Path, saved: Sequence[EventFile], rows: Rows) -> tuple[list[EventFile], list[str]]:
-    """Make the files what they were at a checkpoint, named so that TensorBoard reads them in order.
+    """Restore the files of a checkpoint, named so that TensorBoard reads them in order.
 
     TensorBoard sorts files by name, and new files are named by the clock. Earlier files therefore get small numbers.
     Files that were started after the checkpoint are removed, because their rounds are trained again. A damaged file is

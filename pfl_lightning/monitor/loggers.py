@@ -57,7 +57,7 @@ class RunLoggers:
         self._each(lambda logger: logger.log_metrics(values, record.round))
 
     def save(self) -> None:
-        """Write what is pending, for a checkpoint."""
+        """Write pending values, for a checkpoint."""
         self._each(lambda logger: logger.save())
 
     def close(self, status: str) -> None:
@@ -97,7 +97,7 @@ def write_identities(run_dir: Path, loggers: Sequence[Logger]) -> None:
 
 
 def read_identities(run_dir: Path) -> list[tuple[str, str | int]]:
-    """The class and the version of each logged run; empty if there are none or the file is damaged."""
+    """The class and the version of each logged run. Empty if there are none or the file is damaged."""
     try:
         content = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
         return [(str(kind), version) for kind, version in content if isinstance(version, str | int)]

@@ -34,7 +34,7 @@ class Monitor:
 
     Args:
         run_dir: Where the files go.
-        columns: Columns of metrics.csv after `round`; a round may leave some out, but brings no others.
+        columns: Columns of metrics.csv after `round`. A round may leave some out, but brings no others.
         total_rounds: Rounds of the whole run.
         console: Whether to print anything.
         metrics: The task's metrics by column name, the main one first, and whether `higher` or `lower` is better.
@@ -75,7 +75,7 @@ class Monitor:
             header: A few facts to print: algorithm, data, clients, parameters, ranks, run directory.
             config_text: The resolved config, for TensorBoard.
             figures: Name -> picture of the partition, for TensorBoard.
-            resumed_at: The round from which the run continues; 0 to begin again in its directory; None for a new run.
+            resumed_at: The round from which the run continues. 0 to begin again in its directory. None for a new run.
             saved: The files at that round. Later rounds are dropped from the files, because they are trained again.
             settings: The config by full key, for loggers.
 
@@ -135,7 +135,7 @@ class Monitor:
         self._say_where()
 
     def interrupted(self, round: int, saved: bool = False) -> None:
-        """After a stop in `round`: close everything and say what is kept."""
+        """After a stop in `round`: close everything and name the rounds that are kept."""
         self.close()
         if self._table is not None:
             kept = len(read_metrics(self._table.path)["round"])
@@ -145,7 +145,7 @@ class Monitor:
             self._say_where()
 
     def close(self, status: str = "failed") -> None:
-        """Close all files and give the terminal back; closing twice is fine. Loggers get the status of the run."""
+        """Close all files and give the terminal back. Closing twice is fine. Loggers get the status of the run."""
         self._progress.stop()
         if self._table is not None:
             self._table.close()
@@ -162,7 +162,7 @@ class Monitor:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:  # TensorBoard's; the table names its own file
+        except OSError as error:  # TensorBoard's. The table names its own file
             raise RunError(f"cannot write to {self.run_dir}: {error.strerror or error}") from error
 
     def _say_where(self) -> None:

@@ -70,14 +70,14 @@ class MetricsTable:
 
 
 def restore_metrics(path: Path, columns: Sequence[str], saved: bytes) -> bool:
-    """Make metrics.csv what it was at a checkpoint. Returns whether it had lost or changed any of those rows.
+    """Restore metrics.csv as of a checkpoint. Returns whether it had lost or changed any of those rows.
 
     Rows of later rounds are dropped, because these rounds are trained again.
 
     Args:
         path: of metrics.csv.
         columns: the columns of this run.
-        saved: the content at the checkpoint; empty to begin again.
+        saved: the content at the checkpoint. Empty to begin again.
     """
     present = path.read_bytes() if path.is_file() else b""
     wanted = _select_columns(saved, _with_round(columns)) if saved else b""

@@ -39,7 +39,7 @@ class TensorBoardWriter:
         before = set(run_dir.glob(PATTERN))
         self._writer: Any = SummaryWriter(  # its types are incomplete
             str(run_dir),
-            # a TensorBoard that is open drops what it has read of rounds that are trained again
+            # a TensorBoard that is open drops its points of rounds that are trained again
             purge_step=None if resumed_at is None else resumed_at + 1 if resumed_at else 0,
             flush_secs=_FLUSH_SECONDS,
             filename_suffix=SUFFIX,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
 
     class AnyNet(ABC):  # noqa: B024
-        """The type of `task.net` in a config. Every `nn.Module` counts as a subclass; short names mean our own nets."""
+        """The type of `task.net` in a config. Every `nn.Module` counts as a subclass. Short names mean our own nets."""
 
         @classmethod
         def __subclasshook__(cls, other: type) -> bool:

@@ -24,7 +24,7 @@ def replace_tail(net: Net, start: str) -> None:
 
     Args:
         net: the net to change in place.
-        start: one of `start_layers`; "head" leaves the net unchanged.
+        start: one of `start_layers`. "head" leaves the net unchanged.
     """
     if start == "head":
         return

@@ -55,7 +55,7 @@ def fit(
 
     Args:
         algorithm: how clients cooperate: a method or its class.
-        task: what is learned: a `Task`, a LightningModule, its class, or a function that makes one. Default:
+        task: the model and its loss: a `Task`, a LightningModule, its class, or a function that makes one. Default:
             `Classification()`.
         data: who has which samples. Default: `Fashion10k()`.
         rounds: number of federated rounds.

@@ -1,1 +1,1 @@
-"""Pictures and tables of a run: who has what, which parameters are personal, what Learn2pFed has learned."""
+"""Pictures and tables of a run: the clients' data, the personal parameters, Learn2pFed's settings."""

@@ -47,7 +47,7 @@ def draw_convergence(groups: Sequence[Group], shown: Reported) -> Figure:
 
 
 def draw_moments(run: RunData, shown: Reported) -> Figure | None:
-    """All tested models of one run over rounds; None if there is only one."""
+    """All tested models of one run over rounds. None if there is only one."""
     lines: list[tuple[str, tuple[Floats, Floats]]] = []
     for moment, label in MOMENTS.items():
         rounds, values = run.series(MetricKey(shown.metric.name, moment, "all").column)
@@ -88,7 +88,7 @@ def _common(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
 
 
 def _line(axes: Axes, index: int | None, x: Floats, values: Floats, label: str) -> list[str]:
-    """The mean of some seeds, and a band of one standard deviation; grey without an index. Returns labels to show."""
+    """The mean of some seeds, and a band of one standard deviation. Grey without an index. Returns labels to show."""
     if index is None:
         axes.plot(x, values.mean(axis=0), **GREY)
         return []

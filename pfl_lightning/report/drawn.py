@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user wants to see in figures about single tensors and clients."""
+    """The user's choice of tensors and clients for figures about single ones."""
 
     layer: str | None = None
     tensors: Sequence[str] = ()

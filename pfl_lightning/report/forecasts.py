@@ -19,7 +19,7 @@ class Forecast(NamedTuple):
 
     name: str
     inputs: NDArray[np.float64]
-    """The only input of each sample; empty if samples have several. # [n] or [0]"""
+    """The only input of each sample. Empty if samples have several. # [n] or [0]"""
     truth: NDArray[np.float64]
     """# [n]"""
     predicted: NDArray[np.float64]

@@ -46,7 +46,7 @@ class Reported:
     metric: Metric
     moment: str
     asked: bool = False
-    """Whether the user has asked for this column. Otherwise runs of a comparison show what its table reports."""
+    """Whether the user has asked for this column. Otherwise runs of a comparison show the column of its table."""
 
     def column_of(self, run: RunData) -> str:
         """The column to show for a run."""

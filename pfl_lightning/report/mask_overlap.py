@@ -48,7 +48,7 @@ def masks_of_layer(states: Iterable[tuple[int, State]], columns: slice) -> dict[
 
 
 def overlap(masks: Sequence[Tensor]) -> Floats:
-    """Intersection over union of each pair of masks; 1 for two empty ones. # [clients, clients]"""
+    """Intersection over union of each pair of masks. 1 for two empty ones. # [clients, clients]"""
     rows = torch.stack(list(masks)).float()
     both = (rows @ rows.T).double().numpy()
     counts = np.diag(both)
@@ -61,7 +61,7 @@ def by_label(clients: Sequence[int], counts: NDArray[np.int64]) -> tuple[list[in
 
     Args:
         clients: their numbers.
-        counts: samples of each class at all clients; empty if there are no classes.
+        counts: samples of each class at all clients. Empty if there are no classes.
     """
     if not counts.size:
         return sorted(clients), [str(client) for client in sorted(clients)]

@@ -31,7 +31,7 @@ class MaskHistory:
     """The masks of a run. Rows are clients, columns parameters."""
 
     layout: Layout
-    """Where each tensor lies among the columns; parameters only."""
+    """Where each tensor lies among the columns. Parameters only."""
     last: Tensor
     """The personal parameters at each client's latest visit, bool [clients, P]."""
     counts: Tensor
@@ -49,7 +49,7 @@ class MaskHistory:
         return masks.by_prefix(self.layout, [layer], "layer")
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file; the layout goes into its metadata."""
+        """Write one safetensors file. The layout goes into its metadata."""
         tensors = {
             "last": torch.stack([masks.pack(row) for row in self.last]),
             "counts": self.counts,
@@ -63,7 +63,7 @@ class MaskHistory:
 
     @classmethod
     def load(cls, path: Path) -> MaskHistory:
-        """Read what `save` wrote."""
+        """Read a file of `save`."""
         with safe_open(path, framework="pt") as file:
             about = file.metadata()
             parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)

@@ -1,4 +1,4 @@
-"""A picture of who has what: the labels of each client's training samples as stacked bars."""
+"""A picture of the partition: the labels of each client's training samples as stacked bars."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw_partition(label_counts: Tensor, names: Sequence[str] | None = None) -> 
 
     Args:
         label_counts: training samples of each class at each client. # [num_clients, num_classes]
-        names: of the classes; their numbers by default.
+        names: of the classes. Their numbers by default.
     """
     counts: NDArray[np.float64] = label_counts.cpu().numpy().astype(np.float64)
     num_clients, num_classes = counts.shape

@@ -19,14 +19,14 @@ LOCAL = "Local"
 
 
 def client_values(run: RunData, shown: Reported) -> Floats | None:
-    """The reported value of each client at the last evaluation, NaN if it was not tested; None if nobody knows."""
+    """The reported value of each client at the last evaluation, NaN if it was not tested. None if nobody knows."""
     column = shown.column_of(run).removesuffix("_pooled").removesuffix("_worst10")
     values = run.clients.get(column, run.clients.get(f"all_{column}"))
     return None if values is None or np.isnan(values).all() else values
 
 
 def draw_clients(groups: Sequence[Group], shown: Reported) -> Figure | None:
-    """Each client's result, every run sorted by itself from worst to best; None without clients.csv."""
+    """Each client's result, every run sorted by itself from worst to best. None without clients.csv."""
     lines = [
         (line_label(group, shown), values, index)
         for group, index in in_colour(groups, shown)
@@ -83,7 +83,7 @@ def _gain(run: RunData, alone: RunData, shown: Reported) -> Floats | None:
 
 
 def draw_gains(groups: Sequence[Group], shown: Reported) -> Figure | None:
-    """The gain of each client over a Local run, sorted; None without a Local run on the same clients."""
+    """The gain of each client over a Local run, sorted. None without a Local run on the same clients."""
     lines = gains(groups, shown)
     if not lines:
         return None

@@ -18,14 +18,14 @@ HATCHES = ("", "", "", "", "", "", "", "", "", "//", "..", "xx")
 
 
 def phase_seconds(run: RunData) -> dict[str, float]:
-    """Seconds of each phase, mean over the ranks; empty while the run is not finished."""
+    """Seconds of each phase, mean over the ranks. Empty while the run is not finished."""
     ranks = run.summary.get("phase_seconds") or []
     names = dict.fromkeys(name for rank in ranks for name in rank)
     return {name: float(np.mean([rank.get(name, 0.0) for rank in ranks])) for name in names}
 
 
 def draw_phases(groups: Sequence[Group]) -> Figure | None:
-    """A bar per group, mean over its seeds; None if no run is finished."""
+    """A bar per group, mean over its seeds. None if no run is finished."""
     bars = [(group.label, [phase_seconds(run) for run in group.runs if run.summary]) for group in groups]
     bars = [(label, runs) for label, runs in bars if any(runs)]
     if not bars:

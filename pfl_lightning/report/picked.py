@@ -1,4 +1,4 @@
-"""Which of many runs are drawn in colour, and what their lines are called."""
+"""Which of many runs are drawn in colour, and the names of their lines."""
 
 from __future__ import annotations
 

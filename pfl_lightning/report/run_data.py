@@ -62,7 +62,7 @@ class RunData:
     summary: dict[str, Any] = field(default_factory=dict)
     """Empty while the run is not finished."""
     evaluated: int = 0
-    """Round of the last evaluation in clients.csv; 0 if there is none."""
+    """Round of the last evaluation in clients.csv. 0 if there is none."""
     clients: dict[str, Floats] = field(default_factory=dict)
     """Column of clients.csv to the values of all clients at the last evaluation."""
     facts: dict[str, list[str]] = field(default_factory=dict)
@@ -92,12 +92,12 @@ class RunData:
 
     @property
     def num_clients(self) -> int:
-        """The number of clients; 0 if it is not known."""
+        """The number of clients. 0 if it is not known."""
         return len(self.facts.get("client", ()))
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes; empty if the targets are numbers."""
+        """The names of the classes. Empty if the targets are numbers."""
         return [column.removeprefix("label_") for column in self.facts if column.startswith("label_")]
 
     @property
@@ -121,7 +121,7 @@ class RunData:
 
 
 def read_run(path: Path) -> RunData:
-    """Read the files of a run; raises a `ConfigError` if it is not a run or has no complete round."""
+    """Read the files of a run. Raises a `ConfigError` if it is not a run or has no complete round."""
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"run: {path} is not the directory of a run: it has no config.yaml")
     config, summary = _read(path / "config.yaml", _yaml), _read(path / "summary.json", _json)

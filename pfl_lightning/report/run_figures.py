@@ -84,7 +84,7 @@ def _memory(run: RunData, wishes: Wishes) -> Iterator[Drawn]:
 
 
 def _states(run: RunData, most: int | None = None) -> Iterator[tuple[int, State]]:
-    """The states of clients (the first ones) at the last checkpoint; nothing if the run keeps no checkpoints."""
+    """The states of clients (the first ones) at the last checkpoint. Nothing if the run keeps no checkpoints."""
     try:
         manifest = find_checkpoint(run.path)
     except ConfigError:

@@ -31,7 +31,7 @@ class Sweep:
 
 
 def find_sweep(groups: Sequence[Group]) -> Sweep | None:
-    """The number that most groups differ by, if it has at least three values; None otherwise."""
+    """The number that most groups differ by, if it has at least three values. None otherwise."""
     keys = dict.fromkeys(key for group in groups for key in group.settings)
     found = [sweep for key in keys if (sweep := _sweep(groups, key)) is not None]
     return max(found, key=lambda sweep: sum(map(len, sweep.series.values())), default=None)

@@ -21,7 +21,7 @@ class StoreConfig:
 
     memory: int | str = "2GB"
     """Memory of each rank for client states: bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
-    TiB (of 1024). Further states go to disk; 0 puts all of them there."""
+    TiB (of 1024). Further states go to disk. 0 puts all of them there."""
     folder: Path | None = None
     """An existing directory for states on disk. Each rank has one unnamed file there, which disappears when the rank
     ends in any way. Default: the run directory. On a cluster, a disk of the node is faster."""
@@ -43,7 +43,7 @@ class StoreConfig:
 
 
 def parse_bytes(text: int | str) -> int | None:
-    """`"1.5 GiB"` to bytes; None for unreadable text."""
+    """`"1.5 GiB"` to bytes. None for unreadable text."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([a-z]*)", str(text).strip(), re.IGNORECASE)
     if match is None or match[2].upper() not in UNITS:
         return None

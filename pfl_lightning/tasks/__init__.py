@@ -1,4 +1,4 @@
-"""What is learned."""
+"""Tasks: models with their losses and metrics."""
 
 from pfl_lightning.tasks.classification import Classification
 from pfl_lightning.tasks.lightning_task import LightningTask

@@ -37,7 +37,7 @@ class LightningTask(Task):
 
     Args:
         module: the module (a copy is trained), its class, or a function that makes it. A class or function is called
-            when the data is known, inside the seeded block; see `data_facts` for the parameters that are filled in.
+            when the data is known, inside the seeded block. See `data_facts` for the parameters that are filled in.
         head: the path of the head in the module. By default the layer named head, classifier or fc, else the last
             linear layer.
         weights: initial weights: a state_dict file.

@@ -39,8 +39,8 @@ Entry = NumberSums | MetricSums
 class LoggedSums:
     """Receives `self.log` and `self.log_dict` during a test.
 
-    The first test is a trial: it finds out what is logged, and so which sums the task has. Every later test must log
-    the same names.
+    The first test is a trial: it finds out which values are logged, and so which sums the task has. Every later test
+    must log the same names.
 
     Args:
         owner: the class name of the module, for error messages.
@@ -105,7 +105,7 @@ class LoggedSums:
         return {name: entry.values([sums[n] for n in entry.names]) for name, entry in self.entries.items()}
 
     def better(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Metric to `higher` or `lower`, the main one first. `given` is what the user says."""
+        """Metric to `higher` or `lower`, the main one first. `given` is the user's choice."""
         unknown = [name for name in given if name not in self.entries or given[name] not in ("higher", "lower")]
         if unknown:
             raise ConfigError(

@@ -45,11 +45,11 @@ class MetricSums:
 
     @property
     def higher_is_better(self) -> bool | None:
-        """What torchmetrics says about the metric."""
+        """The direction that torchmetrics gives the metric."""
         return self.metric.higher_is_better
 
     def read(self) -> Tensor:
-        """The sums of what the metric has seen since it was reset, float64 [names]."""
+        """The sums over all samples since the metric was reset, float64 [names]."""
         if self.pooled:
             parts = [getattr(self.metric, state).reshape(-1).double() for state, _, _ in self._shapes]
             return torch.cat(parts)

@@ -24,7 +24,7 @@ class Schedule:
     interval: str = "epoch"
     """`epoch`: after each pass over the client's data. `step`: after each step of the optimizer."""
     frequency: int = 1
-    """Step after every so many epochs or steps."""
+    """Number of epochs or steps between two steps of the scheduler."""
     count: int = 0
 
     def advance(self) -> None:

@@ -1,4 +1,4 @@
-"""The contract of algorithms: what every method must keep, whoever wrote it.
+"""The contract of algorithms: rules for every method, whoever wrote it.
 
 Each check trains a federation of seven small clients, whose net has BatchNorm and dropout, for a few rounds.
 """

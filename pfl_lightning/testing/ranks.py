@@ -14,7 +14,7 @@ from pfl_lightning.comm.forked_ranks import ForkedRanks
 
 
 def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
-    """`function(fabric)` on each rank; the list of their results."""
+    """Call `function(fabric)` on each rank and return the list of results."""
     torch.set_num_threads(1)
     if world == 1:
         fabric = Fabric(accelerator="cpu", devices=1)

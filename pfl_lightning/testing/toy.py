@@ -32,7 +32,7 @@ TEST_SIZE = 5
 
 
 class ToyData(FederatedData):
-    """Seven clients; three classes that are shifted differently at each client."""
+    """Seven clients with three classes that are shifted differently at each client."""
 
     spec = DataSpec((6,), 3)
 
@@ -96,7 +96,7 @@ def toy_loop(
 
 
 def toy_summary(world: int, algorithm: Algorithm, **config: Any) -> dict[str, Any]:
-    """The summary of a toy run on so many ranks, checked to be the same on each of them."""
+    """The summary of a toy run on `world` ranks, checked to be the same on each of them."""
 
     def work(fabric: Fabric) -> dict[str, Any]:
         return toy_loop(fabric, algorithm, **config).fit()
@@ -135,12 +135,12 @@ def interrupted_summary(
 def disturbed_summary(
     world: int, algorithm: Algorithm, rank: int, moments: list[int], **config: Any
 ) -> tuple[dict[str, Any], int]:
-    """A run that is asked to stop and goes on; its summary, and how often it stopped.
+    """The summary of a run that is asked to stop and goes on, and how often it stopped.
 
     Args:
         world: number of ranks.
         algorithm: what is trained.
-        rank: the one that is asked; the others know nothing.
+        rank: the one that is asked. The others know nothing.
         moments: at which of its batches.
         config: settings of the loop.
     """
@@ -170,6 +170,6 @@ def disturbed_summary(
 
 
 def fingerprint(summary: dict[str, Any]) -> dict[str, Any]:
-    """What must not depend on the number of ranks: all but times and the number itself."""
+    """The values that must not depend on the number of ranks: all but times and the number itself."""
     timed = ("seconds", "samples_per_second", "world_size", "phase_seconds", "peak_memory")
     return {key: value for key, value in summary.items() if key not in timed}

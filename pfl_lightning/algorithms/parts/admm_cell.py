@@ -1,7 +1,7 @@
 """The cell that Learn2pFed repeats: one iteration of ADMM (Eq. 9-12), differentiable in all its settings.
 
-It minimises Σ F_i(v_i) + z_iᵀ Λ_i z_i with z_i = v_i − w. Tensors have a row for each client of this rank, in float64;
-a rank without clients has empty ones, whose graph holds the same sums over ranks.
+It minimises Σ F_i(v_i) + z_iᵀ Λ_i z_i with z_i = v_i − w. Tensors have a row for each client of this rank, in float64.
+A rank without clients has empty ones, whose graph holds the same sums over ranks.
 """
 
 from __future__ import annotations

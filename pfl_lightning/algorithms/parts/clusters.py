@@ -17,7 +17,7 @@ TINY = 1e-150
 
 
 def cut(cosines: Tensor, method: str, limit: float) -> list[list[int]]:
-    """Two lists of rows, the larger (or else the one with row 0) first; one list of all if it must not be cut.
+    """Two lists of rows, the larger (or else the one with row 0) first. One list of all if it must not be cut.
 
     Args:
         cosines: similarities, float64 [n, n].
@@ -45,7 +45,7 @@ def find_cluster(client: ClientModule, server: Server) -> int:
 
 
 def grow_tree(node: int, server: Server) -> int:
-    """Make a leaf of the tree an inner node; returns its first child, the second comes next."""
+    """Make a leaf of the tree an inner node. Returns its first child, the second comes next."""
     children = server.memory["children"]
     first = len(children)
     server.memory["children"] = torch.cat([children, torch.zeros_like(children[:1]).repeat(2)])

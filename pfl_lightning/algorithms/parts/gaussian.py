@@ -28,7 +28,7 @@ class Gaussians(NamedTuple):
     """[D, D]"""
 
     def mixed(self, other: Gaussians, beta: Tensor) -> Gaussians:
-        """β of these, 1 − β of `other`; beta [2]: for the means, for the covariance."""
+        """β of these, 1 − β of `other`. beta [2]: for the means, for the covariance."""
         means = beta[0] * self.means + (1 - beta[0]) * other.means
         return Gaussians(means, beta[1] * self.covariance + (1 - beta[1]) * other.covariance)
 
@@ -59,8 +59,8 @@ def shrunk(covariance: Tensor) -> Tensor:
 
 
 def choose_beta(z: Tensor, y: Tensor, common: Gaussians, priors: Tensor, ridge: float, single: bool) -> Tensor:
-    """How much to trust one's own estimate, β [2] in [0, 1]: what classifies one half of the samples best when the
-    other half makes the estimate, and vice versa. L-BFGS from 0.5. Zero when no class has two samples.
+    """How much to trust one's own estimate, β [2] in [0, 1]. These values classify one half of the samples best when
+    the other half makes the estimate, and vice versa. L-BFGS from 0.5. Zero when no class has two samples.
     """
     folds = halves(y)
     if folds is None:
@@ -101,7 +101,7 @@ def mixture_loss(
 
 
 def halves(y: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Two halves of the samples as indices, each class dealt in turn; classes with a single sample are left out."""
+    """Two halves of the samples as indices, each class dealt in turn. Classes with a single sample are left out."""
     order = torch.argsort(y, stable=True)
     counts = torch.bincount(y)
     place = torch.arange(len(y), device=y.device) - (counts.cumsum(0) - counts)[y[order]]  # within the class

@@ -27,7 +27,7 @@ def on_simplex(matrix: np.ndarray) -> np.ndarray:
     A = RᵀR that is a non-negative least squares problem, which is solved exactly.
     """
     k = len(matrix)
-    ridge = 1e-9 * np.trace(matrix) / k or 1.0  # a variance may be zero; a matrix of zeros has no preference
+    ridge = 1e-9 * np.trace(matrix) / k or 1.0  # a variance may be zero. A matrix of zeros has no preference
     root = cholesky(matrix + ridge * np.eye(k))
     beta, _ = nnls(root, solve_triangular(root, np.ones(k), trans="T"))
     return np.asarray(beta / beta.sum())

@@ -1,4 +1,4 @@
-"""Regression problems whose regularised minimum is found directly, for several clients at once."""
+"""Regression problems whose regularised minimum is found directly, for several clients together."""
 
 from __future__ import annotations
 

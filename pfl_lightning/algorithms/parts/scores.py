@@ -33,7 +33,7 @@ def obp_legacy(own: Tensor, received: Tensor) -> Tensor:
 
 
 def gradient(before: Tensor, after: Tensor) -> Tensor:
-    """FedOBP, Eq. 5: |θ̃ − θ|, how far a training moved each parameter; known only after it (PSPFL, FedSelect)."""
+    """FedOBP, Eq. 5: |θ̃ − θ|, how far a training moved each parameter. Known only after it (PSPFL, FedSelect)."""
     return (before - after).abs_()
 
 
@@ -80,7 +80,7 @@ def fisher(client: ClientModule) -> Tensor:
 
 def fisher_batch(client: ClientModule) -> Tensor:
     """A cheap stand-in for `fisher`: the mean of squared *batch* gradients. It underestimates, since squares are taken
-    after samples have cancelled each other; how much depends on the batch size.
+    after samples have cancelled each other. How much depends on the batch size.
     """
     client.task.eval()
     total = torch.zeros_like(client.theta)

@@ -18,10 +18,10 @@ from pfl_lightning.tasks import Task
 
 @dataclass
 class Split(FedAvg):
-    """Finds the head. Subclasses decide what to do with it."""
+    """Finds the head. Subclasses decide how to use it."""
 
     head: list[str] | None = None
-    """The modules that make up the head, such as [net.body.fc1, net.head]; by default the head of the task alone."""
+    """The modules that make up the head, such as [net.body.fc1, net.head]. By default the head of the task alone."""
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

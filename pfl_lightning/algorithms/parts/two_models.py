@@ -17,7 +17,7 @@ from pfl_lightning.model.client import ClientModule
 
 @dataclass
 class TwoModels(FedAvg):
-    """The live model is the client's own, all of it personal; `fit` leaves the trained copy of the global model in
+    """The live model is the client's own, all of it personal. `fit` leaves the trained copy of the global model in
     `client.memory["shared"]`, and that one is uploaded and averaged.
     """
 

@@ -14,7 +14,7 @@ from pfl_lightning.algorithms.parts.admm_cell import Problem, Variables, cell, u
 from pfl_lightning.comm.differentiable_sum import differentiable_sum
 
 SMALLEST = 1e-3
-"""Steps and weights do not become smaller than this; Lambda may, its negative values count as 0."""
+"""Steps and weights do not become smaller than this. Lambda may, its negative values count as 0."""
 BETAS = (0.9, 0.999)
 
 
@@ -41,7 +41,7 @@ class Participant:
 
 
 def stack(rows: Sequence[Tensor], like: Tensor) -> Tensor:
-    """One row per client; no rows, of the shape of `like`, where there is none."""
+    """One row per client. No rows, of the shape of `like`, where there is none."""
     return torch.stack(list(rows)) if rows else like.new_empty(0, *like.shape)
 
 
@@ -75,11 +75,11 @@ def unroll(
 
     Args:
         participants: this rank's clients.
-        settings: as of `gather_settings`; cells that share their settings have one.
+        settings: as of `gather_settings`. Cells that share their settings have one.
         cells: their number.
         uploads: the uploads of the round.
         zero: zeros [d], for the shape.
-        problems: what the cells solve; by default the participants' problems with all their samples.
+        problems: the problems that the cells solve. By default the participants' problems with all their samples.
     """
     at = Variables(*(stack([participant.start[i] for participant in participants], zero) for i in range(4)))
     weight = stack([zero.new_tensor([participant.weight]) for participant in participants], zero[:1])

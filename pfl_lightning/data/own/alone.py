@@ -56,7 +56,7 @@ def writing_alone(path: Path, shared: bool) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _lock(aside: Path) -> BinaryIO | None:
-    """Open a file and lock it, after other processes are done with it; None if there are no locks here."""
+    """Open a file and lock it, after other processes are done with it. None if there are no locks here."""
     while True:
         file = _open(aside)
         try:

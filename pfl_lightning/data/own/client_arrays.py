@@ -52,7 +52,7 @@ class Pair(NamedTuple):
     is_test: bool
 
     def check(self) -> int:
-        """The number of samples; raises a `ConfigError` if the two arrays differ in length."""
+        """The number of samples. Raises a `ConfigError` if the two arrays differ in length."""
         for name in (self.x, self.y):
             if name not in self.file.headers:
                 raise ConfigError(

@@ -23,7 +23,7 @@ class ClientFolders(OwnData):
     Args:
         source: the folder that holds one folder for each client.
         size: height and width of the images that the net sees, or one number for both. Needed if images differ in size.
-        channels: 1 for grey, 3 for colour; by default as the first image.
+        channels: 1 for grey, 3 for colour. By default as the first image.
         **kwargs: as for all data of your own.
     """
 
@@ -140,7 +140,7 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What a folder holds, in alphabetical order; names that begin with a dot are left out."""
+    """The content of a folder, in alphabetical order. Names that begin with a dot are left out."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:

@@ -101,7 +101,7 @@ class DatasetSource(Source):
             raise ConfigError(f"{key}: {self.place(row)} has no value {at!r}; it has {has}") from error
 
     def _input(self, x: Any, row: int) -> NDArray[Any]:
-        """One input; bytes of images get the axes [H, W, C]."""
+        """One input. Bytes of images get the axes [H, W, C]."""
         try:
             if isinstance(x, Image.Image):
                 self.shape = self.shape.like(x)

@@ -21,7 +21,7 @@ class Facts:
     Attributes:
         count: number of samples.
         targets: targets of each block.
-        vocabulary: largest token plus 1; 0 if the inputs are not tokens.
+        vocabulary: largest token plus 1. 0 if the inputs are not tokens.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Facts:
         self.count += len(block.x)
 
     def moment_tensors(self) -> dict[str, NDArray[np.generic]]:
-        """Mean and deviation of each channel or column; empty for tokens."""
+        """Mean and deviation of each channel or column. Empty for tokens."""
         mean, std = (np.empty(0), np.empty(0)) if self.vocabulary else self._moments.result()
         return {"mean": mean, "std": std}
 

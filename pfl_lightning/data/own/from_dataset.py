@@ -31,10 +31,10 @@ class FromDataset(OwnData):
             and test are read.
         inputs: position or key of the input in a sample.
         label: position or key of the label in a sample.
-        client: position or key of the value that names the client; null if a partition deals the samples.
+        client: position or key of the value that names the client. null if a partition deals the samples.
         keep_as: keep the prepared file under this name and reuse it. Choose another name when the data has changed.
         size: height and width of the images that the net sees, or one number for both. Needed if images differ in size.
-        channels: 1 for grey, 3 for colour; by default as the first image.
+        channels: 1 for grey, 3 for colour. By default as the first image.
         **kwargs: as for all data of your own.
     """
 

@@ -90,7 +90,7 @@ def _read(path: Path, shape: ImageShape) -> NDArray[np.uint8]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Open an image; a mistake becomes a `ConfigError` that names the file."""
+    """Open an image. A mistake becomes a `ConfigError` that names the file."""
     try:
         with Image.open(path) as image:
             yield image

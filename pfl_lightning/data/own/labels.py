@@ -21,7 +21,7 @@ class Targets(NamedTuple):
     outputs: int
     """Number of classes, or of numbers to predict."""
     class_names: tuple[str, ...]
-    """Name of each class; empty for class numbers without names and for numbers to predict."""
+    """Name of each class. Empty for class numbers without names and for numbers to predict."""
 
 
 def make_targets(
@@ -79,7 +79,7 @@ def _number_names(y: NDArray[Any]) -> tuple[list[str], Ints]:
 def _count_classes(
     y: NDArray[Any], names: Sequence[str] | None, num_classes: int | None, place: Callable[[int], str]
 ) -> int:
-    """The number of classes; raises a `ConfigError` for a label that cannot be a class number."""
+    """The number of classes. Raises a `ConfigError` for a label that cannot be a class number."""
     if names is not None:
         if num_classes not in (None, len(names)):
             raise ConfigError(f"num_classes: {num_classes} is given, the data has {len(names)} classes; leave it out")

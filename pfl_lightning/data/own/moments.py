@@ -29,7 +29,7 @@ class Moments:
             self._merge(x.astype(np.float64).reshape(-1, x.shape[1] if x.ndim == 2 else 1))
 
     def result(self) -> tuple[Floats, Floats]:
-        """Mean and deviation; a deviation of 0 becomes 1, so that a constant column can be divided by it."""
+        """Mean and deviation. A deviation of 0 becomes 1, so that a constant column can be divided by it."""
         if self._histogram is not None:
             values, weights = np.arange(256) / 255, self._histogram / self._histogram.sum(axis=1, keepdims=True)
             mean = weights @ values

@@ -37,14 +37,14 @@ class OwnData(FederatedData):
             images scaled to [0, 1] and other numbers as they are, or {mean: …, std: …}.
         transforms: random changes to training images, for example [{RandomCrop: {size: 32, padding: 4}},
             RandomHorizontalFlip]. Names are classes of torchvision.transforms.v2.
-        root: directory of the prepared file; by default the environment variable PFL_DATA, else "data".
-        seed: seed of the partition; the run's seed by default.
+        root: directory of the prepared file. By default the environment variable PFL_DATA, else "data".
+        seed: seed of the partition. The run's seed by default.
         validation_share: fraction of each client's training samples that is kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
 
     class_names: tuple[str, ...] = ()
-    """Name of each class, if classes have names; known after `setup`."""
+    """Name of each class, if classes have names. Known after `setup`."""
     keep_prepared = True
 
     def __init__(

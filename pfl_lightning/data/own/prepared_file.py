@@ -37,11 +37,11 @@ class Prepared(NamedTuple):
     """Number of classes, or of numbers to predict."""
     class_names: tuple[str, ...]
     mean: list[float]
-    """Mean of each channel or column; empty for tokens."""
+    """Mean of each channel or column. Empty for tokens."""
     std: list[float]
     """Deviation of each channel or column."""
     vocabulary: int
-    """Number of different tokens; 0 if the inputs are not tokens."""
+    """Number of different tokens. 0 if the inputs are not tokens."""
     sha256: str
     """Checksum of all values."""
 

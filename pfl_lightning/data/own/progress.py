@@ -19,7 +19,7 @@ def progress_bar(what: str, total: int, console: Console | None = None) -> Itera
     Args:
         what: text beside the bar.
         total: number of pieces.
-        console: where the bar is shown; standard error by default.
+        console: where the bar is shown. Standard error by default.
     """
     console = console or Console(stderr=True)
     start, done = time.monotonic(), 0

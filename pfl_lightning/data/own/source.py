@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pfl_lightning.foundation.errors import ConfigError
 
 BLOCK_BYTES = 2**20
-"""Upper bound on the inputs that are held in memory while files are read; at least one sample is."""
+"""Upper bound on the inputs that are held in memory while files are read. At least one sample is."""
 
 
 class Survey(NamedTuple):
@@ -21,7 +21,7 @@ class Survey(NamedTuple):
     size: int
     """Number of samples."""
     is_test: NDArray[np.bool_] | None = None
-    """Whether each sample belongs to the official test part; None without an official split. # [size]"""
+    """Whether each sample belongs to the official test part. None without an official split. # [size]"""
     class_names: Sequence[str] | None = None
     """Names of the classes if labels are numbers that refer to them."""
 
@@ -82,7 +82,7 @@ def rows_per_block(row_bytes: int) -> int:
 
 
 def natural_order(names: Sequence[str]) -> list[str]:
-    """Different names in ascending order; by value if all of them are whole numbers."""
+    """Different names in ascending order. By value if all of them are whole numbers."""
     different = set(names)
     if all(name.isdecimal() for name in different):
         return sorted(different, key=lambda name: (int(name), name))

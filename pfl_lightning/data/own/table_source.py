@@ -22,7 +22,7 @@ class TableSource(Source):
         path: the file.
         labels: columns of the label.
         client: column of the client, or None.
-        features: columns of the inputs; all others if None.
+        features: columns of the inputs. All others if None.
         split: column of the split, or None.
         kind: whether the labels are classes or numbers to predict.
     """

@@ -20,11 +20,11 @@ class Table(OwnData):
 
     Args:
         source: the file.
-        label: column of the label; several columns for several numbers to predict.
-        client: column that names the client of each row; null if a partition deals the rows.
-        features: columns of the inputs; all other columns by default. In Parquet files a single column may hold lists
+        label: column of the label. Several columns for several numbers to predict.
+        client: column that names the client of each row. null if a partition deals the rows.
+        features: columns of the inputs. All other columns by default. In Parquet files a single column may hold lists
             of one length: floats, or whole numbers, which are tokens.
-        split: column with the words train and test; by default each client splits its rows by `test_share`.
+        split: column with the words train and test. By default each client splits its rows by `test_share`.
         kind: whether the labels are classes or numbers to predict.
         **kwargs: as for all data of your own.
     """
@@ -62,10 +62,10 @@ class ImageTable(OwnData):
         source: the file.
         path: column with the path of each image, relative to the folder of the table.
         label: column of the label.
-        client: column that names the client of each row; null if a partition deals the rows.
-        split: column with the words train and test; by default each client splits its rows by `test_share`.
+        client: column that names the client of each row. null if a partition deals the rows.
+        split: column with the words train and test. By default each client splits its rows by `test_share`.
         size: height and width of the images that the net sees, or one number for both. Needed if images differ in size.
-        channels: 1 for grey, 3 for colour; by default as the first image.
+        channels: 1 for grey, 3 for colour. By default as the first image.
         kind: whether the labels are classes or numbers to predict.
         **kwargs: as for all data of your own.
     """

@@ -39,7 +39,7 @@ def deal_mix(
     """Deal `sizes` training and test samples to each client.
 
     Args:
-        mix: label mix of each client; each row adds up to 1. # [num_clients, num_classes]
+        mix: label mix of each client. Each row adds up to 1. # [num_clients, num_classes]
         pools: training and test samples.
         sizes: number of training and test samples of every client.
         population: gives the number of clients.

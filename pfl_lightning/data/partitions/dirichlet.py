@@ -22,7 +22,7 @@ class Dirichlet(Partition):
     alpha: float = 0.3
     """Concentration: small values give few classes per client and unequal sizes, large values equal clients."""
     min_size: int = 10
-    """Smallest number of samples of a client; the partition is drawn again until every client has it."""
+    """Smallest number of samples of a client. The partition is drawn again until every client has it."""
     max_redraws: int = 10_000
     """Number of draws before the partition gives up with an error."""
     capped: bool = False

@@ -19,16 +19,16 @@ class Population(NamedTuple):
     labels: Ints
     """Class of every sample, the official training part first. # [N]"""
     num_train: int
-    """Size of the official training part; 0 or N when the data set has no official split."""
+    """Size of the official training part. 0 or N when the data set has no official split."""
     num_classes: int
     num_clients: int
-    """Number of clients; 0 lets `Natural` take every owner."""
+    """Number of clients. 0 lets `Natural` take every owner."""
     test_share: float
     """Fraction of a client's samples that it is tested on, for rules that do not deal test samples separately."""
     owners: Ints | None = None
     """Number of the owner of every sample, if the data set knows it. # [N]"""
     owner_names: tuple[str, ...] = ()
-    """Names of the owners for messages; may be empty."""
+    """Names of the owners for messages. May be empty."""
     targets: NDArray[np.generic] | None = None
     """The numbers to predict, if the data set has no classes. `labels` are all 0 then. # [N, K]"""
 
