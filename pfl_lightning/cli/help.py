@@ -49,7 +49,7 @@ exit codes: 0 done; 1 the run failed; 2 a setting is wrong, nothing was written;
 (128 + n for signal n)"""
 
 
-FACTS = re.compile(
+TYPE_AND_DEFAULT = re.compile(
     r" ?\((?P<required>required, )?type: (?P<type>.*?)(, default: (?P<default>.*?))?(, known subclasses: .*)?\)$", re.S
 )
 """The end of a help text as jsonargparse writes it."""
@@ -68,7 +68,7 @@ class PlainHelp(DefaultHelpFormatter):
     @override
     def _expand_help(self, action: argparse.Action) -> str:
         text: str = super()._expand_help(action)
-        found = FACTS.search(text)
+        found = TYPE_AND_DEFAULT.search(text)
         if found is None:
             return text
         text = re.sub(r"\s*\(default: [^()]*\)$", "", text[: found.start()])  # torch writes its own

@@ -81,7 +81,7 @@ def read_layers(words: list[str]) -> list[Layer]:
     return layers
 
 
-def settle(words: list[str]) -> Settings:
+def resolve_settings(words: list[str]) -> Settings:
     """Find all classes, correct the case of their names, and drop the settings of classes that were replaced."""
     layers = read_layers(words)
     settings = Settings([], {}, [], set())

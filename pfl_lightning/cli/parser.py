@@ -20,7 +20,7 @@ from pfl_lightning.cli.explain import explain, full_key
 from pfl_lightning.cli.failure import describe
 from pfl_lightning.cli.help import EXIT_CODES, PlainHelp, class_options, command_description
 from pfl_lightning.cli.launch import FabricConfig
-from pfl_lightning.cli.layers import Dropped, settle
+from pfl_lightning.cli.layers import Dropped, resolve_settings
 from pfl_lightning.cli.own_module import accept_module
 from pfl_lightning.cli.resumed_run import stored_config
 from pfl_lightning.cli.untyped import accept_function, accept_untyped, check_untyped
@@ -109,7 +109,7 @@ def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
 
 def read_command(parser: ArgumentParser, argv: list[str]) -> Command:
     """Parse, and tell which settings were dropped. Raises a `ConfigError` of one line."""
-    settings = settle([*stored_config(argv), *argv])
+    settings = resolve_settings([*stored_config(argv), *argv])
     chosen = {"task": "Classification", "data": "Fashion10k", **settings.classes}
     for key in ("task", "data"):
         parser.set_defaults({key: _default(key, chosen)})

@@ -11,7 +11,7 @@ from typing import Any
 from pfl_lightning.compare.experiment import Keys
 from pfl_lightning.foundation.errors import ConfigError, require
 
-OURS = ("seed", "run_dir", "resume", "config")
+COMMAND_KEYS = ("seed", "run_dir", "resume", "config")
 """Keys of a run that the comparison sets itself."""
 
 
@@ -41,7 +41,7 @@ def as_keys(content: object, where: str) -> Keys:
 
 def check_key(key: object, where: str) -> None:
     """Refuse keys that the comparison sets itself."""
-    fine = isinstance(key, str) and key.partition(".")[0] not in OURS
+    fine = isinstance(key, str) and key.partition(".")[0] not in COMMAND_KEYS
     require(fine, where, key, "a key of a config; the comparison sets seed, run_dir and resume itself")
 
 

@@ -21,7 +21,7 @@ SHOWN = {
 def page_table(table: Table, answers: Sequence[Answers]) -> dict[str, Any]:
     """Caption, header, rows, footnotes and verdicts. A row is a method in one column of the grid.
 
-    A row's `value` is the place of its result among its `cells`; `rank` and `marks` belong to that cell.
+    A row's `value` is the place of its result among its `cells`. `rank` and `marks` belong to that cell.
     """
     named, with_paper = any(table.columns), any(table.has_paper)
     keys = [key for key in SHOWN if any(question.key == key for answer in answers for question in answer.questions)]

@@ -61,7 +61,7 @@ def assign(clients: Sequence[int], costs: Sequence[float], world: int, homes: Se
     Among equally loaded ranks a client prefers its home (the rank that holds its state, -1 for none), which saves a
     migration. The assignment never changes a result.
     """
-    shares: list[list[int]] = [[] for _ in range(world)]
+    clients_of: list[list[int]] = [[] for _ in range(world)]
     loads = [0.0] * world
     least = [(0.0, rank) for rank in range(world)]  # a heap. An entry whose rank has another load by now is ignored
     for cost, client, home in sorted(zip(costs, clients, homes, strict=True), key=lambda item: (-item[0], item[1])):
@@ -72,5 +72,5 @@ def assign(clients: Sequence[int], costs: Sequence[float], world: int, homes: Se
             rank = home
         loads[rank] += cost
         heapq.heappush(least, (loads[rank], rank))
-        shares[rank].append(client)
-    return shares
+        clients_of[rank].append(client)
+    return clients_of

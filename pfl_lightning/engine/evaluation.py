@@ -47,17 +47,17 @@ def evaluate_clients(
         finetune_epochs: epochs of a throw-away copy of each client's model. 0: none is made.
     """
     table = torch.zeros(len(clients), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
-    share = can_share(client, server.initial)
-    may_start = share and may_start_from_server(algorithm, client)
+    shared = can_share(client, server.initial)
+    may_start = shared and may_start_from_server(algorithm, client)
     plain = torch.zeros(len(clients), dtype=torch.float64)  # 1: the client's own model is the global one
     for row, number in clients_to_evaluate(clients, home, comm.rank, comm.world):
-        state, known = state_of(number), {GLOBAL} if share else set()
+        state, known = state_of(number), {GLOBAL} if shared else set()
         if may_start and starts_from_server(state):
             plain[row] = 1.0
             known.add(BEFORE)
         if BEFORE not in known or finetune_epochs or client.data.validation_sizes[number]:
             table[row] = evaluate_client(client, number, state, algorithm, server, finetune_epochs, known)
-    if share:
+    if shared:
         for rows in list(group_clients(client, clients))[comm.rank :: comm.world]:
             table[rows, GLOBAL] = test_together(client, clients[rows], server)
     comm.merge_table(table)

@@ -195,15 +195,15 @@ class Stopwatch:
             self._laps.append((phase, self._mark, now))
         self._mark = now
 
-    def add(self, other: Stopwatch, share: float) -> None:
+    def add(self, other: Stopwatch, fraction: float) -> None:
         """Count a fraction of another watch's seconds, as when several clients train together."""
-        self._shared.append((other, share))
+        self._shared.append((other, fraction))
 
     def read(self) -> dict[str, float]:
         """Seconds per phase. On a GPU the work up to the last lap must be done."""
         phases: dict[str, float] = {}
         measured = [(phase, _seconds(start, stop)) for phase, start, stop in self._laps]
-        measured += [(phase, s * share) for other, share in self._shared for phase, s in other.read().items()]
+        measured += [(phase, s * fraction) for other, fraction in self._shared for phase, s in other.read().items()]
         for phase, seconds in measured:
             phases[phase] = phases.get(phase, 0.0) + seconds
         return phases

@@ -75,7 +75,7 @@ def describe_outputs(run: SavedRun, model: nn.Module) -> str:
 
 
 def describe_vote(model: nn.Module) -> Card:
-    """What kNN-Per adds to its net. The tensors `features` and `votes` are in the file; these numbers are not."""
+    """What kNN-Per adds to its net. The tensors `features` and `votes` are in the file. These numbers are not."""
     if not isinstance(model, NeighbourVote):
         return {}
     scale = model.features.shape[1] * model.sigma

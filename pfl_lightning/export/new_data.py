@@ -22,7 +22,7 @@ from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.monitor.client_tables import class_names
 
-NAME = "new_client"
+NEW_CLIENT = "new_client"
 
 
 def read_new_client(data: FederatedData, path: Path, test_share: float, seed: int) -> FederatedData:
@@ -52,7 +52,7 @@ def _open_source(data: FederatedData, path: Path, folder: Path) -> Source:
     """The reader of the files. Readers of clients expect a folder of clients, so they get one with a link."""
     if path.is_dir() or path.suffix == ".npz":
         folder.mkdir()
-        (folder / f"{NAME}{path.suffix if path.is_file() else ''}").symlink_to(path.resolve())
+        (folder / f"{NEW_CLIENT}{path.suffix if path.is_file() else ''}").symlink_to(path.resolve())
         if path.is_file():
             return FolderOfArrays(folder)
         if not data.samples.are_images:
@@ -70,11 +70,11 @@ def _prepare(source: Source, folder: Path, data: FederatedData) -> Prepared:
     """Read the samples. Class numbers are checked against the run's, class names are looked up later."""
     classes = data.spec.num_classes if data.kind == "classes" else None
     try:
-        return prepare(source, folder, NAME, classes, keep=False)
+        return prepare(source, folder, NEW_CLIENT, classes, keep=False)
     except ConfigError as error:
         if not str(error).startswith("num_classes"):
             raise
-        return prepare(source, folder, NAME, None, keep=False)
+        return prepare(source, folder, NEW_CLIENT, None, keep=False)
 
 
 def _like_the_run(prepared: Prepared, data: FederatedData, path: Path) -> Samples:

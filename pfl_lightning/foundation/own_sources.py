@@ -53,7 +53,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _file(module: ModuleType | None) -> Path | None:
-    """The source file of a module; None for libraries and for modules without one."""
+    """The source file of a module. None for libraries and for modules without one."""
     name, text = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     if not text or name.partition(".")[0] == "pfl_lightning":
         return None

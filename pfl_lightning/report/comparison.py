@@ -41,7 +41,7 @@ def read_comparison(path: Path) -> list[RunData]:
 
 
 def read_table(path: Path) -> ComparisonTable | None:
-    """The comparison's table; None if an older version of `pfl-compare` has left it out."""
+    """The comparison's table. None if an older version of `pfl-compare` has left it out."""
     index = _index(path)
     table = index.get("table")
     if not isinstance(table, dict) or not table.keys() >= TABLE_KEYS:

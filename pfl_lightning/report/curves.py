@@ -64,7 +64,7 @@ def draw_moments(run: RunData, shown: Reported) -> Figure | None:
 
 
 def draw_traffic(groups: Sequence[Group], shown: Reported) -> Figure | None:
-    """The reported column over the bytes that all clients have sent and received; None if nothing was sent."""
+    """The reported column over the bytes that all clients have sent and received. None if nothing was sent."""
     largest = max(run.total_bytes()[-1] for group in groups for run in group.runs)
     if not largest:
         return None

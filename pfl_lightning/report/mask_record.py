@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pfl_lightning.engine.engine import VisitResult
     from pfl_lightning.loop import FederatedFabricLoop
 
-FILE = "masks.safetensors"
+MASKS_FILE = "masks.safetensors"
 
 
 @dataclass
@@ -130,7 +130,7 @@ class MaskRecorder(Callback):
 
     def _write(self, history: MaskHistory) -> None:
         try:
-            history.save(self.folder / FILE)
+            history.save(self.folder / MASKS_FILE)
         except OSError as error:
             raise RunError(f"report.masks: cannot write to {self.folder}: {error}") from error
 

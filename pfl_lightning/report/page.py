@@ -92,7 +92,7 @@ def page(
 
 
 def with_code(text: str) -> Markup:
-    """Text for HTML; `code` in backticks becomes typewriter."""
+    """Text for HTML. `code` in backticks becomes typewriter."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 

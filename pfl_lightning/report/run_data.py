@@ -69,7 +69,7 @@ class RunData:
     """Column of client_facts.csv to the values of all clients."""
     personal: PersonalEntries | None = None
     measured: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Column of metrics.csv to the rounds that have a value, also one that is NaN; by default all that are not NaN."""
+    """Column of metrics.csv to the rounds that have a value, also one that is NaN. By default all that are not NaN."""
     label: str = ""
     """Its row in the table of a comparison."""
     reported: str = ""
@@ -87,7 +87,7 @@ class RunData:
 
     @property
     def net(self) -> Any:
-        """The settings of its net; None if its task has none."""
+        """The settings of its net. None if its task has none."""
         return ((self.config.get("task") or {}).get("init_args") or {}).get("net")
 
     @property
@@ -151,7 +151,7 @@ def find_runs(paths: list[Path]) -> list[Path]:
 
 
 def _read(path: Path, reader: Callable[[Path], T]) -> T:
-    """Read a file; raises a `ConfigError` that names it."""
+    """Read a file. Raises a `ConfigError` that names it."""
     try:
         return reader(path)
     except OSError as error:

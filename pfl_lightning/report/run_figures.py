@@ -16,7 +16,7 @@ from pfl_lightning.report.client_memory import LAMBDA, draw_memory, memory_table
 from pfl_lightning.report.drawn import Drawn, Wishes
 from pfl_lightning.report.forecasts import draw_forecasts
 from pfl_lightning.report.groups import Reported
-from pfl_lightning.report.mask_record import FILE, MaskHistory
+from pfl_lightning.report.mask_record import MASKS_FILE, MaskHistory
 from pfl_lightning.report.run_data import RunData
 
 
@@ -55,8 +55,8 @@ def _masks(run: RunData, wishes: Wishes) -> Iterator[Drawn]:
                 f"Overlap of the clients' personal parameters in {layer}, clients ordered by label (FedSelect, Fig. 4)."
             )
             yield Drawn("mask-overlap", "Similarity of masks", text, figure)
-    if (run.path / FILE).is_file():
-        history = _history(run.path / FILE)
+    if (run.path / MASKS_FILE).is_file():
+        history = _history(run.path / MASKS_FILE)
         tensors = list(wishes.tensors) or activations.shown_tensors(history)
         clients = list(wishes.clients) or activations.most_visited(history)
         activations.check_choice(history, tensors, clients)
@@ -66,7 +66,7 @@ def _masks(run: RunData, wishes: Wishes) -> Iterator[Drawn]:
         figure = activations.draw_heat(history, clients, tensors)
         yield Drawn("activation-counts", "Activation counts", f"{text} (FedPURIN, Fig. 6)", figure)
     elif wishes.tensors or wishes.clients:
-        raise ConfigError(f"tensors: {run.path} has no {FILE}; make the run with --report.masks true")
+        raise ConfigError(f"tensors: {run.path} has no {MASKS_FILE}; make the run with --report.masks true")
 
 
 def _memory(run: RunData, wishes: Wishes) -> Iterator[Drawn]:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pfl_lightning.cli.fit import run
-from pfl_lightning.cli.layers import settle
+from pfl_lightning.cli.layers import resolve_settings
 from pfl_lightning.cli.parser import build_parser, read_command
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere  # noqa: F401 (a fixture)
 
@@ -56,7 +56,7 @@ def test_another_task_takes_its_net_and_optimizer_along():
 
 def test_options_of_the_replaced_class_are_dropped_and_later_ones_stay():
     words = ["--algorithm", "FedOBP", "--algorithm.quantile", "0.5", "--algorithm", "Ditto", "--algorithm.lam", "2"]
-    found = settle(words)
+    found = resolve_settings(words)
     assert found.words == ["--algorithm=Ditto", "--algorithm.lam", "2"]
     assert [dropped.settings for dropped in found.dropped] == [{"quantile": "0.5"}]
 

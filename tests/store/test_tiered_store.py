@@ -29,12 +29,12 @@ def same(one: State, other: State) -> bool:
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 10])
 def test_what_was_put_comes_back_and_memory_stays_below_the_bound(kept, tmp_path):
-    shelf = TieredStore(kept * STATE_BYTES, tmp_path)
-    states = View(shelf, "kept")
+    store = TieredStore(kept * STATE_BYTES, tmp_path)
+    states = View(store, "kept")
     for client in range(6):
         states[client] = state_of(client)
-        assert shelf.used == min(client + 1, kept) * STATE_BYTES
-    assert (shelf.on_disk > 0) == (kept < 6)
+        assert store.used == min(client + 1, kept) * STATE_BYTES
+    assert (store.on_disk > 0) == (kept < 6)
     states[2] = state_of(20)
     del states[4]
     assert list(states) == [0, 1, 2, 3, 5]
@@ -49,8 +49,8 @@ def test_what_was_put_comes_back_and_memory_stays_below_the_bound(kept, tmp_path
 
 @pytest.mark.parametrize("kept", [0, 2, 10])
 def test_pending_states_take_the_place_of_others_or_vanish(kept, tmp_path):
-    shelf = TieredStore(kept * STATE_BYTES, tmp_path)
-    states, pending = View(shelf, "kept"), View(shelf, "pending")
+    store = TieredStore(kept * STATE_BYTES, tmp_path)
+    states, pending = View(store, "kept"), View(store, "pending")
     for client in range(3):
         states[client] = state_of(client)
     for client in (1, 7):
@@ -64,14 +64,14 @@ def test_pending_states_take_the_place_of_others_or_vanish(kept, tmp_path):
     pending.clear()
     assert same(states[2], state_of(2))
     states.clear()
-    assert shelf.used == shelf.on_disk == 0
+    assert store.used == store.on_disk == 0
 
 
 def test_tensors_in_any_memory_order_are_kept(tmp_path):
-    shelf = TieredStore(0, tmp_path)
+    store = TieredStore(0, tmp_path)
     weight = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    shelf.put(("kept", 0), {"weight": weight, "empty": torch.empty(0), "bits": torch.tensor([1], dtype=torch.uint8)})
-    found = shelf.get(("kept", 0))
+    store.put(("kept", 0), {"weight": weight, "empty": torch.empty(0), "bits": torch.tensor([1], dtype=torch.uint8)})
+    found = store.get(("kept", 0))
     assert torch.equal(found["weight"], weight)
     assert found["empty"].shape == (0,)
     assert found["bits"].dtype == torch.uint8

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from typing_extensions import override
 
-WHOLE = -1.0
+WHOLE_SIMPLEX = -1.0
 """The radius that stands for the whole simplex."""
 LEAST_DISTANCE = 1e-4
 
@@ -15,8 +15,8 @@ LEAST_DISTANCE = 1e-4
 class SimplexHead(nn.Module):
     """A linear layer whose weight is Σ α_m W_m: the M endpoints and one bias are its parameters.
 
-    In training α is drawn afresh for each batch: uniformly from the simplex or, once `radius` is not `WHOLE`, around
-    `center`. Tests are made at `center`. Both are buffers, so they have a place in the flat model.
+    In training α is drawn afresh for each batch: uniformly from the simplex or, once `radius` is not `WHOLE_SIMPLEX`,
+    around `center`. Tests are made at `center`. Both are buffers, so they have a place in the flat model.
 
     Args:
         head: the layer that is replaced. A simplex of one point is that layer itself. More endpoints start from
@@ -35,7 +35,7 @@ class SimplexHead(nn.Module):
                 nn.init.xavier_normal_(endpoint)
         self.bias = head.bias
         self.register_buffer("center", torch.full((endpoints,), 1 / endpoints))
-        self.register_buffer("radius", torch.tensor(WHOLE))
+        self.register_buffer("radius", torch.tensor(WHOLE_SIMPLEX))
         self._whole = True
 
     @override

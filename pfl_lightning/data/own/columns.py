@@ -13,7 +13,7 @@ from pfl_lightning.data.own.table_file import Column, TableFile
 from pfl_lightning.foundation.errors import ConfigError
 
 SPLITS = {"train": False, "test": True}
-WHOLE, NUMBER = re.compile(r"[+-]?\d{1,18}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+WHOLE_NUMBER, NUMBER = re.compile(r"[+-]?\d{1,18}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 INDEX_ROWS = 65_536
 
 Kind = Literal["classes", "numbers"]
@@ -62,11 +62,11 @@ def _classes(values: Column, place: Callable[[int], str]) -> Column:
         return values.astype(np.int64)
     texts = values.astype(np.str_)
     different = np.unique(texts).tolist()
-    if all(WHOLE.fullmatch(text) for text in different):
+    if all(WHOLE_NUMBER.fullmatch(text) for text in different):
         return texts.astype(np.int64)
     wrong = ""
     if all(_is_number(text) for text in different):
-        wrong = next(text for text in different if not WHOLE.fullmatch(text))
+        wrong = next(text for text in different if not WHOLE_NUMBER.fullmatch(text))
         reason = f"label {wrong} is not a whole number; for numbers to predict set data.kind to numbers"
     elif "" in different:
         reason = "the label is missing"
