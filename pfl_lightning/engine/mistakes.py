@@ -35,15 +35,15 @@ class RoundGuard:
         """Called after the visits."""
         name = _first_difference(self._held, _versions(self.server))
         if name is not None:
-            what = f"changes server.{name} during a visit, which other ranks do not see; do it in aggregate"
-            raise _error(self.algorithm, "", what)
+            problem = f"changes server.{name} during a visit, which other ranks do not see; do it in aggregate"
+            raise _error(self.algorithm, "", problem)
 
     def check_algorithm(self) -> None:
         """Called after `aggregate`."""
         name = _first_difference(self._kept, _contents(self.algorithm))
         if name is not None:
-            what = f"changes self.{name} during a run, which ranks do not share and checkpoints do not save"
-            raise _error(self.algorithm, "", f"{what}; use client.memory or server.memory")
+            problem = f"changes self.{name} during a run, which ranks do not share and checkpoints do not save"
+            raise _error(self.algorithm, "", f"{problem}; use client.memory or server.memory")
         check_memory(self.server.memory, "server.memory", self.algorithm)
 
 
@@ -107,9 +107,10 @@ def _versions(server: Server) -> dict[str, object]:
 def _contents(algorithm: Algorithm) -> dict[str, object]:
     """The containers and tensors that an algorithm or its class holds, as values that can be compared."""
     kinds = [vars(kind) for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm)]
-    held = {name: value for names in (*kinds, vars(algorithm)) for name, value in names.items()}
+    named = (item for names in (*kinds, vars(algorithm)) for item in names.items())
+    held = {name: value for name, value in named if not name.startswith("__")}
     tensors = {name: value._version for name, value in held.items() if isinstance(value, Tensor)}
-    containers = {name: repr(value) for name, value in held.items() if isinstance(value, CONTAINERS) and name[0] != "_"}
+    containers = {name: repr(value) for name, value in held.items() if isinstance(value, CONTAINERS)}
     return tensors | containers
 
 

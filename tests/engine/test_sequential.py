@@ -56,28 +56,22 @@ def test_uploads_that_alias_the_live_model_are_copied(engine):
             assert torch.equal(tensor, seen[name]), name
 
 
-class Counting(FedAvg):
-    """Counts the uploaded models that are alive whenever a client makes its upload."""
-
-    models: list[weakref.ref[Tensor]]
-    alive: list[int]
-
-    @override
-    def upload(self, client: ClientModule, server: Server) -> Upload:
-        self.alive.append(sum(model() is not None for model in self.models))
-        upload = super().upload(client, server)
-        upload.extra["note"] = torch.zeros(2)
-        self.models.append(weakref.ref(upload.values["vector"]))
-        return upload
-
-
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_the_loop_holds_one_uploaded_model_at_a_time(engine):
     """Whatever the size of the cohort: the model of the last client may be there when the next one makes its own."""
-    algorithm = Counting()
-    algorithm.models, algorithm.alive = [], []
-    loop = toy_loop(one_rank(), algorithm, **PLAIN, **engine)
-    loop.round()
-    assert len(algorithm.alive) == 7
-    assert max(algorithm.alive) <= 1
-    assert not any(model() is not None for model in algorithm.models)
+    models: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    class Counting(FedAvg):
+        @override
+        def upload(self, client: ClientModule, server: Server) -> Upload:
+            alive.append(sum(model() is not None for model in models))
+            upload = super().upload(client, server)
+            upload.extra["note"] = torch.zeros(2)
+            models.append(weakref.ref(upload.values["vector"]))
+            return upload
+
+    toy_loop(one_rank(), Counting(), **PLAIN, **engine).round()
+    assert len(alive) == 7
+    assert max(alive) <= 1
+    assert not any(model() is not None for model in models)
