@@ -109,9 +109,8 @@ def _contents(algorithm: Algorithm) -> dict[str, object]:
     kinds = [vars(kind) for kind in type(algorithm).__mro__ if issubclass(kind, Algorithm)]
     named = (item for names in (*kinds, vars(algorithm)) for item in names.items())
     held = {name: value for name, value in named if not name.startswith("__")}
-    tensors = {name: value._version for name, value in held.items() if isinstance(value, Tensor)}
-    containers = {name: repr(value) for name, value in held.items() if isinstance(value, CONTAINERS)}
-    return tensors | containers
+    tensors: dict[str, object] = {name: value._version for name, value in held.items() if isinstance(value, Tensor)}
+    return tensors | {name: repr(value) for name, value in held.items() if isinstance(value, CONTAINERS)}
 
 
 def _first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str | None:
