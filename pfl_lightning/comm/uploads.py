@@ -90,8 +90,9 @@ class Uploads:
         """
         usable = [v.isfinite().all() for v in upload.extra.values() if _is_float(v)]
         if upload.values:
-            self._total = self._total or ExactMean(upload.values)
-            if self._total.sizes != _sizes(upload.values):
+            if self._total is None:
+                self._total = ExactMean(upload.values)
+            elif self._total.sizes != _sizes(upload.values):
                 own, others = _compare(_sizes(upload.values), self._total.sizes)
                 raise AlgorithmError(f"upload: client {upload.client} uploads {own}, but other clients {others}")
             usable.append(self._total.add(upload.values, upload.weight, upload.sends))

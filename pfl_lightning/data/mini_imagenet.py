@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from pfl_lightning.data.federated import DataSpec, Samples
-from pfl_lightning.data.fetch import Route
+from pfl_lightning.data.federated import Samples
 from pfl_lightning.data.file_format import RouteError
 from pfl_lightning.data.image_files import FileTree, decode_images, open_tree
-from pfl_lightning.data.images import ImageData
-from pfl_lightning.foundation.errors import require
+from pfl_lightning.data.resized_images import ResizedImages
 
 NAMES = ("mini-imagenet", "mini-imagenet.zip", "miniimagenet", "miniimagenet.zip")
 
 
-class MiniImageNet(ImageData):
+class MiniImageNet(ResizedImages):
     """60 000 colour photographs of 100 things, 600 of each.
 
     The folder mini-imagenet holds one folder per class, with or without train, val and test above them, or the few-shot
@@ -33,19 +31,10 @@ class MiniImageNet(ImageData):
     """
 
     sizes = (0, 60_000)
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     num_classes = 100
 
     def __init__(self, size: int = 84, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        require(size >= 8, "size", size, "8 or more")
-        self.size = size
-        self.spec = DataSpec((3, size, size), self.num_classes)
-
-    @property
-    @override
-    def name(self) -> str:
-        return f"{type(self).__name__}_{self.size}"
+        super().__init__(size=size, **kwargs)
 
     @override
     def by_hand(self) -> str:
@@ -55,10 +44,7 @@ class MiniImageNet(ImageData):
         )
 
     @override
-    def routes(self) -> list[Route]:
-        return [Route(f"image files in {self.root}", lambda scratch: self._read(self.root), online=False)]
-
-    def _read(self, root: Path) -> Samples:
+    def read_files(self, root: Path) -> Samples:
         with open_tree(root, NAMES) as tree:
             tables = [path for path in tree.files if path.name in ("train.csv", "val.csv", "test.csv")]
             if tables:

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from pfl_lightning.data.federated import DataSpec, Samples
-from pfl_lightning.data.fetch import Route
+from pfl_lightning.data.federated import Samples
 from pfl_lightning.data.file_format import RouteError
 from pfl_lightning.data.image_files import decode_images, open_tree
-from pfl_lightning.data.images import ImageData
 from pfl_lightning.data.partitions import Natural, Partition
-from pfl_lightning.foundation.errors import require
+from pfl_lightning.data.resized_images import ResizedImages
 
 FOLDER = "OfficeHomeDataset_10072016"
 NAMES = (FOLDER, f"{FOLDER}.zip", "OfficeHome", "OfficeHome.zip")
@@ -22,7 +20,7 @@ DOMAINS = ("Art", "Clipart", "Product", "Real World")
 NATURAL = Natural()
 
 
-class OfficeHome(ImageData):
+class OfficeHome(ResizedImages):
     """15 588 colour images of 65 things from an office or a home, in the domains Art, Clipart, Product and Real World.
 
     By default each domain is one client. There is no official split. Pixels are normalised with the statistics of
@@ -37,21 +35,12 @@ class OfficeHome(ImageData):
     """
 
     sizes = (0, 15_588)
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     num_classes = 65
 
     def __init__(
         self, size: int = 224, num_clients: int = len(DOMAINS), partition: Partition = NATURAL, **kwargs: Any
     ) -> None:
-        super().__init__(num_clients=num_clients, partition=partition, **kwargs)
-        require(size >= 8, "size", size, "8 or more")
-        self.size = size
-        self.spec = DataSpec((3, size, size), self.num_classes)
-
-    @property
-    @override
-    def name(self) -> str:
-        return f"{type(self).__name__}_{self.size}"
+        super().__init__(size=size, num_clients=num_clients, partition=partition, **kwargs)
 
     @override
     def by_hand(self) -> str:
@@ -61,10 +50,7 @@ class OfficeHome(ImageData):
         )
 
     @override
-    def routes(self) -> list[Route]:
-        return [Route(f"image files in {self.root}", lambda scratch: self._read(self.root), online=False)]
-
-    def _read(self, root: Path) -> Samples:
+    def read_files(self, root: Path) -> Samples:
         with open_tree(root, NAMES) as tree:
             domains = {path: number for path in tree.images() if (number := _domain(path)) is not None}
             if missing := set(range(len(DOMAINS))) - set(domains.values()):
