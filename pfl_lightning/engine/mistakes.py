@@ -85,13 +85,13 @@ def check_cohort(cohort: Sequence[int], num_clients: int, round_: int, comm: Com
     comm.require_equal(hash(tuple(cohort)), f"algorithm: the choice of {_name(algorithm)}.select_cohort")
 
 
-def check_replies(replies: Replies, cohort: Iterable[int], algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
+def check_replies(replies: Replies, algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
     """Yield the replies of `aggregate`, and refuse anything else."""
-    known, problem = set(cohort), "returns {}; use pairs of a client of the round and a Reply, or None"
+    problem = "returns {}; use pairs of a client and a Reply, or None"
     if not isinstance(replies, Iterable) or isinstance(replies, Mapping | Tensor):
         raise _error(algorithm, "aggregate", problem.format(_kind(replies)))
     for pair in replies:
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in known or not isinstance(pair[1], Reply):
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Reply):
             raise _error(algorithm, "aggregate", problem.format(f"a reply {pair!r:.60}"))
         check_memory(pair[1].memory, "the memory of a reply", algorithm)
         yield pair
