@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,6 +58,17 @@ def test_gompertz_weight_at_known_angles():
     assert gompertz(0.0, 5.0) > gompertz(0.0, 1.0)
     assert gompertz(0.0, 1e6) == 1.0
     assert gompertz(math.pi, 1e6) == 0.0
+
+
+@pytest.mark.parametrize(
+    "made", [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.Adam(p), None]
+)
+def test_only_plain_sgd_makes_delta_the_sum_of_gradients(made):
+    optimizer = (made or torch.optim.SGD)([torch.zeros(1, requires_grad=True)])
+    task = SimpleNamespace(optimization=lambda: SimpleNamespace(optimizer=optimizer, schedules=[] if made else [1]))
+    data = SimpleNamespace(samples=SimpleNamespace(y=torch.zeros(1, dtype=torch.int64)), name="some data")
+    with pytest.raises(ConfigError, match="SGD without momentum and without a scheduler"):
+        PFedSOP().check(task, data)
 
 
 def test_angles():

@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+import torch
 
 from pfl_lightning.cli.fit import run
 
@@ -14,6 +15,9 @@ import torch
 from lightning import LightningModule
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+from pfl_lightning.nets import MLP
+from pfl_lightning.tasks import Classification
 
 
 class Lit(LightningModule):
@@ -66,6 +70,12 @@ class Listing(Lit):
     def __init__(self, in_features, num_classes, metrics):
         super().__init__(in_features, num_classes)
         assert metrics == ["recall"], metrics
+
+
+class Early(Classification):
+    def __init__(self):
+        super().__init__(net=MLP, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        self.temperature = nn.Linear(1, 1)
 
 
 class Narrow(nn.Sequential):
@@ -126,6 +136,16 @@ def test_parameters_need_no_types(task, tmp_path):
     assert run([*words, "--task.in_features", "784", "--run_dir", "given"]) == 0
     first, given = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("out", "given"))
     assert first["model_sha256"] == given["model_sha256"]
+
+
+def test_layers_that_a_task_makes_early_depend_on_the_seed_only(tmp_path):
+    models = {}
+    for name, seed in {"one": 0, "two": 0, "other": 1}.items():
+        torch.rand(len(models) + 1)  # whatever happened before
+        words = ["--algorithm", "Local", "--task", "theirs.Early", "--seed", str(seed), "--fabric.devices", "1", *SMALL]
+        assert run([*words, "--run_dir", name]) == 0
+        models[name] = json.loads((tmp_path / name / "summary.json").read_text())["model_sha256"]
+    assert models["one"] == models["two"] != models["other"]
 
 
 def test_a_module_may_have_metrics_of_its_own(tmp_path):
