@@ -6,8 +6,6 @@ linear head. A batch has all samples of a client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -95,18 +93,6 @@ def test_fed_ala():
     assert min(m.min() for m in mixture) < 0.9, "W must have moved"
 
 
-@dataclass
-class Noting(PFedFDA):
-    """pFedFDA that notes the order of the features, which decides the folds of its cross-validation."""
-
-    seen: list = field(default_factory=list)
-
-    def personal(self, client, server, z, y):
-        mixed = super().personal(client, server, z, y)
-        self.seen.append((client.id, numbers(z), y.numpy().copy(), numbers(client.memory["beta"])))
-        return mixed
-
-
 def shrink(covariance):
     return (1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / 3 * np.eye(3)
 
@@ -126,12 +112,21 @@ def test_pfedfda():
     """Two epochs of the body under the fixed head, then β, the mixture, and the mean of the mixtures. The second client
     has one sample of class 2, seen twice, which is too few for a mean of its own.
     """
-    ridge = 0.05
-    loop = federation(Noting(ridge=ridge, seen=[]), local_epochs=2)
+    ridge, seen = 0.05, []
+
+    class Noting(PFedFDA):
+        """pFedFDA that notes the order of the features, which decides the folds of its cross-validation."""
+
+        def personal(self, client, server, z, y):
+            mixed = super().personal(client, server, z, y)
+            seen.append((client.id, numbers(z), y.numpy().copy(), numbers(client.memory["beta"])))
+            return mixed
+
+    loop = federation(Noting(ridge=ridge), local_epochs=2)
     means, covariance = numbers(loop.server.memory["means"]), np.eye(3)
     s = numbers(loop.server.vector)[0]
     loop.round()
-    visits = {client: rest for client, *rest in loop.algorithm.seen if len(rest[0]) == 2 * SIZES[client]}
+    visits = {client: rest for client, *rest in seen if len(rest[0]) == 2 * SIZES[client]}
     bodies, mixed = [], []
     for i, (x, y) in enumerate(zip(INPUTS, LABELS, strict=True)):
         priors = np.bincount(y, minlength=3) / len(y) + 1e-4
