@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,11 @@ from flwr.common import Context, ndarrays_to_parameters
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
-from job import Job, RoundClock, read_job
+from job import RoundClock, read_job
 from torch.nn.functional import cross_entropy
 
 ROUNDS = 2
 WORKERS = {"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-
-
-@cache
-def work() -> Job:
-    """The work, read once in each worker."""
-    return read_job(threads=1)
 
 
 class Client(NumPyClient):
@@ -32,7 +25,7 @@ class Client(NumPyClient):
         self.number = number
 
     def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        job = work()
+        job = read_job(threads=1)
         x, y = job.clients[self.number]
         for own, new in zip(job.net.parameters(), parameters, strict=True):
             own.data.copy_(torch.from_numpy(new))
@@ -63,7 +56,7 @@ def make_client(context: Context) -> Any:
 
 
 def main() -> None:
-    job, clock = work(), RoundClock()
+    job, clock = read_job(threads=1), RoundClock()
     first = ndarrays_to_parameters([p.detach().numpy() for p in job.net.parameters()])
 
     def make_server(context: Context) -> ServerAppComponents:

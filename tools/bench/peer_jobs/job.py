@@ -10,9 +10,11 @@ It trains two rounds and prints the seconds of the second one as its last line.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -31,13 +33,16 @@ class Job:
     momentum: float
 
 
+@cache
 def read_job(threads: int) -> Job:
-    """The work in the file that the command line names."""
+    """The work in the file that the command line names. Workers that the job starts find it in their environment."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import plain_nets
 
     torch.set_num_threads(threads)
-    work = torch.load(sys.argv[1])
+    path = os.environ.get("PEER_WORK") or str(Path(sys.argv[1]).resolve())
+    os.environ["PEER_WORK"] = path
+    work = torch.load(path)
     x, y = work["x"], work["y"]
     net = plain_nets.cnn(x.shape[1], x.shape[2])
     for own, first in zip(net.parameters(), work["initial"], strict=True):
