@@ -47,7 +47,7 @@ bench: setup     ## measure speed, memory and scaling on an idle machine, into d
 	$(BIN)/python tools/bench $(ARGS)
 
 docs: setup      ## build the documentation site in site/, with warnings as errors
-	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: setup      ## ruff, mypy, and the direction of imports between rooms
