@@ -27,6 +27,7 @@ def find_address() -> str | None:
             address = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         except OSError:  # no git
             return None
+    address = re.sub(r"(?<=^https://)[^/@]*@", "", address)  # a name or token of the one who cloned
     return address.removesuffix("/").removesuffix(".git") if address.startswith("https://") else None
 
 

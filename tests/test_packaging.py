@@ -23,7 +23,7 @@ def test_the_package_contains_every_config():
 
 def test_pictures_and_links_work_on_a_package_index(monkeypatch):
     setup = runpy.run_path(str(ROOT / "setup.py"))
-    monkeypatch.setenv("PFL_REPOSITORY", f"{ADDRESS}.git")
+    monkeypatch.setenv("PFL_REPOSITORY", f"{ADDRESS}.git".replace("https://", "https://me:secret@"))
     facts = setup["describe"](setup["find_address"]())
     text = facts["long_description"]
     assert f"![A round]({ADDRESS}/raw/main/docs/round.svg)" in text
