@@ -20,8 +20,13 @@ RUN_DIR = "$RUN_DIR"
 """Stands for the run directory in the settings of loggers. Its name is known only when the run starts."""
 
 
-def complete_list(key: str, value: Any) -> list[dict[str, Any]]:
-    """The entries of a list of classes, each with its `class_path` and `init_args`. A single entry needs no list."""
+def complete_list(key: str, value: Any) -> list[dict[str, Any]] | None:
+    """The entries of a list of classes, each with its `class_path` and `init_args`. A single entry needs no list.
+
+    `task.metrics` may be null, and stays so: a run's stored config must mean the config that it was started with.
+    """
+    if value is None and key == METRICS:
+        return None
     entries = value if isinstance(value, list) else [] if value is None else [value]
     return [_complete_metric(entry) if key == METRICS else _complete(key, entry) for entry in entries]
 

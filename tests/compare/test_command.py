@@ -19,6 +19,7 @@ from pfl_lightning.cli.run_lock import RunLock
 from pfl_lightning.compare import children
 from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.experiment_file import experiment_from
+from pfl_lightning.compare.file_layers import with_variant
 from pfl_lightning.compare.run_folder import text_identity
 from pfl_lightning.compare.runner import Stopped
 from pfl_lightning.foundation.signals import StopSignals
@@ -202,7 +203,7 @@ def test_the_settings_of_another_class_are_not_inherited(tmp_path):
 def test_every_experiment_of_the_project_can_be_planned(path, tmp_path):
     """And its cells are known again by the config.yaml that their runs leave."""
     assert f"pfl-compare configs/compare/{path.name}" in path.read_text()
-    made = experiment_from(read(path), path)
+    made = experiment_from(with_variant(read(path), None, path.stem), path)
     cells = list(Comparison(made, ParserResolver()).stage({}).cells.values())
     assert len(cells) >= len(made.methods) * len(made.seeds)
     rows = cells[:: len(made.seeds)]

@@ -11,7 +11,7 @@ from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/start/*.md")))]
-PAGES += [f"docs/{name}.md" for name in ("checkpoints", "cluster", "compare", "export", "report", "results")]
+PAGES += [f"docs/{name}.md" for name in ("checkpoints", "cluster", "compare", "export", "gpus", "report", "results")]
 ELSEWHERE = {
     "docs/papers.md": "tests/test_papers.py builds the cells of its experiment files",
     "docs/own_data.md": "tests/data",
