@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -145,7 +146,8 @@ def _import(key: str, name: str) -> Any:
         if module is not None:
             break
     else:
-        raise ConfigError(f"{key}: no module {parts[0]} beside the config, in {os.getcwd()} or on Python's path")
+        here = f"in {os.getcwd()}" if os.getcwd() in sys.path else "(in a resumed run also here, with --trust)"
+        raise ConfigError(f"{key}: no module {parts[0]} beside the config, {here} or on Python's path")
     found = module
     for part in parts[length:]:
         if not hasattr(found, part):

@@ -56,8 +56,9 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
         from pfl_lightning.cli.job import Job
         from pfl_lightning.cli.launch import launch, make_fabric
         from pfl_lightning.cli.own_code import add_to_path, own_folders
+        from pfl_lightning.cli.resumed_run import needs_trust
 
-        add_to_path(own_folders(argv))
+        add_to_path(own_folders(argv, needs_trust(argv)))
         if question := asked_help(argv):
             status.clear()
             print(class_help(*question), end="")

@@ -19,7 +19,7 @@ from pfl_lightning.cli.extends import config_name
 from pfl_lightning.cli.loggers import LoggerPlan
 from pfl_lightning.cli.own_code import own_folders
 from pfl_lightning.cli.parser import CLASSES, GROUPS, build_parser, complete, instantiate, read_command
-from pfl_lightning.cli.resumed_run import check_resumable, require_name, resumed_run_dir, stored_folders
+from pfl_lightning.cli.resumed_run import check_resumable, needs_trust, require_name, resumed_run_dir, stored_folders
 from pfl_lightning.cli.run_dir import RunDirectory
 from pfl_lightning.cli.status import Status
 from pfl_lightning.cli.training import Training
@@ -58,7 +58,7 @@ class Job:
         self.quiet = False
         self.command = shlex.join(["pfl-fit", *argv])
         self.config, self.dropped, replaced = read_command(parser, argv)
-        self.code = [*own_folders(argv), *stored_folders(argv)]
+        self.code = [*own_folders(argv, needs_trust(argv)), *stored_folders(argv)]
         self.seed = self.config.seed
         require(self.seed >= 0, "seed", self.seed, "0 or more")
         self.resume: str | None = self.config.resume

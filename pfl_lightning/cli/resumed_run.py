@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ SHOWN_NAMES = 3
 
 def stored_config(argv: list[str]) -> list[str]:
     """For `--resume DIR`: the config of that run, which is read before the rest of the command line."""
-    run_dir = _resume_option(argv)
+    run_dir = _option(argv, "--resume")
     if run_dir is None or run_dir == AUTO:
         return []
     require_name("resume", run_dir)
@@ -49,7 +50,7 @@ def require_name(key: str, name: str | None) -> None:
 
 def stored_folders(argv: list[str]) -> list[str]:
     """For `--resume DIR --trust`: the folders in which that run found the user's own classes."""
-    run_dir = _resume_option(argv)
+    run_dir = _option(argv, "--resume")
     if run_dir in (None, AUTO) or not is_trusted(argv):
         return []
     try:
@@ -57,6 +58,16 @@ def stored_folders(argv: list[str]) -> list[str]:
     except Unusable:
         return []
     return list(marker.code) if marker else []
+
+
+def needs_trust(argv: list[str]) -> bool:
+    """Whether code in the working directory needs `--trust`, which is missing.
+
+    That is so if a run is continued by its directory, or if the command is given inside of that directory.
+    """
+    resumed, run_dir = _option(argv, "--resume"), _option(argv, "--run_dir")
+    is_inside = run_dir is not None and Path(os.path.realpath(".")).is_relative_to(os.path.realpath(run_dir))
+    return (resumed not in (None, AUTO) or is_inside) and not is_trusted(argv)
 
 
 def resumed_run_dir(config: Namespace) -> Path:
@@ -135,11 +146,11 @@ def _why_unusable(path: Path, round_: int) -> str:
     return f"the checkpoint of round {round_} in {path} could not be read a moment ago; try again"
 
 
-def _resume_option(argv: list[str]) -> str | None:
-    """The last `--resume` on the command line. It is needed before the parser can read the rest."""
+def _option(argv: list[str], name: str) -> str | None:
+    """The last value of an option on the command line. It is needed before the parser can read the rest."""
     found = None
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         option, equals, value = word.partition("=")
-        if option == "--resume":
+        if option == name:
             found = value if equals else following
     return found

@@ -57,7 +57,8 @@ def _parse_and_work(parser: ArgumentParser, words: list[str], work: Callable[[An
         options = parser.parse_args(words)
     except ArgumentError as error:
         raise ConfigError(f"{' '.join(str(error).split())}; see {parser.prog} --help") from error
-    sys.path.insert(0, os.getcwd())  # a user's own classes live in files beside their configs
+    if options.trust:  # a user's own classes; a stranger's run directory may hold files named as a package is
+        sys.path.insert(0, os.getcwd())
     status = Status()
     try:
         return work(options, status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
@@ -84,6 +85,27 @@ def test_code_in_a_run_directory_is_not_run(way, command, shared, tmp_path, capf
         assert err.startswith("pfl-fit: error: resume: the run in shared uses shared.evil.")
         assert err.endswith(" from outside pfl_lightning; to run this code, check that you trust the directory and add "
                             "--trust\n")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pfl-fit", "--resume", ".", "--loop.rounds", "2"],
+        ["pfl-fit", *JOB, "--resume", "auto", "--run_dir", ".", "--loop.rounds", "2"],
+        ["pfl-export", ".", "--global"],
+        ["pfl-report", "."],
+    ],
+    ids=lambda command: " ".join(word for word in command if word in ("auto", command[0])),
+)
+def test_a_file_in_a_run_directory_does_not_replace_a_package(command, shared, tmp_path, monkeypatch):
+    """A command inside of the directory: files there are named as packages that are imported late."""
+    for name in ("tensorboard", "onnx", "matplotlib", "pandas", "torchvision"):
+        (shared / f"{name}.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'executed')!r}).touch()\n")
+    script = f"from importlib.metadata import entry_points as e\ne(name={command[0]!r})['{command[0]}'].load()()"
+    monkeypatch.chdir(shared)
+    ended = subprocess.run([sys.executable, "-P", "-c", script, *command[1:]], capture_output=True, text=True)
+    assert not (tmp_path / "executed").exists()
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_code_in_the_marker_is_not_run(shared, tmp_path, capfd):
