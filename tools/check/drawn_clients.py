@@ -2,8 +2,8 @@
 
 python tools/check/drawn_clients.py docs/results/fashion10k/cells
 
-It reads a comparison's cells/*.json only. A client that was never drawn has no value in a column `…_after`, so the cells
-that report such a column tell which clients these are. Cells with the same seed draw the same clients.
+It reads a comparison's cells/*.json only. A client that was never drawn has no value in a column `…_after`, so the
+cells that report such a column tell which clients these are. Cells with the same seed draw the same clients.
 """
 
 from __future__ import annotations
