@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,18 +13,19 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.optim import Optimizer
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MetricCollection
 from typing_extensions import override
 
-from pfl_lightning.foundation.errors import ConfigError, RunError, require
+from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.tasks.data_facts import call_with_facts
 from pfl_lightning.tasks.hooks import Hooks, overrides
 from pfl_lightning.tasks.logged_sums import LoggedSums
-from pfl_lightning.tasks.metric_sums import find_metrics, keep_local, reset_metrics
+from pfl_lightning.tasks.metric_sums import keep_local, muted, reset_metrics
 from pfl_lightning.tasks.module_factory import ModuleFactory
 from pfl_lightning.tasks.optimization import Optimization, read_optimizers
 from pfl_lightning.tasks.task import Autocast, Batch, Task
 from pfl_lightning.tasks.training_log import TrainingLog
+from pfl_lightning.tasks.trial import reason, try_module
 from pfl_lightning.tasks.weights import load_weights
 
 if TYPE_CHECKING:
@@ -97,58 +97,22 @@ class LightningTask(Task):
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"task: {type(self.module).__name__}.{name} fails: {_reason(error)}") from error
+            raise ConfigError(f"task: {type(self.module).__name__}.{name} fails: {reason(error)}") from error
 
     @override
     def try_out(self, batch: Batch, autocast: Autocast) -> None:
         """Run each step and hook once, to find the metrics that are logged and to report errors in one line."""
-        kind = type(self.module).__name__
-        try:
-            with warnings.catch_warnings(action="ignore"):  # metrics complain about so few samples
-                loss = self._try_training(batch, autocast)
-                self.eval()
-                with torch.no_grad():
-                    self.test_sums([batch], autocast)
-                self.optimization()
-        except (ConfigError, RunError):
-            raise
-        except Exception as error:
-            place = f"{kind}.{self.hooks.latest}"
-            raise ConfigError(f"task: {place} fails on a batch of {len(batch[1])} samples: {_reason(error)}") from error
-        if loss.numel() != 1 or not loss.requires_grad:
-            raise ConfigError(f"task: {kind}.training_step must return a loss, one number with a gradient")
-        if not loss.isfinite():
-            raise ConfigError(
-                f"task: {kind}.training_step returns the loss {float(loss.detach())} for the first samples"
-            )
-        if not self.logged.entries:
-            raise ConfigError(f"task: {kind}.{self.phase}_step logs nothing; log a number or a metric with self.log")
+        try_module(self, batch, autocast)
         self.logged.known = self.trained.known = True
         self.sums = self.logged.names()
         self.better = self.logged.better(getattr(self.module, "better", {}))
         self.unpooled = frozenset(name for name, entry in self.logged.entries.items() if not entry.pooled)
 
-    def _try_training(self, batch: Batch, autocast: Autocast) -> Tensor:
-        """The loss of one batch, with the hooks of a training around it."""
-        hooks = self.hooks
-        self.train()
-        hooks.trainer.training = True
-        hooks.call("on_train_start")
-        hooks.call("on_train_epoch_start")
-        hooks.call("on_train_batch_start", batch, 0)
-        with autocast():
-            loss = self.training_step(batch)
-        hooks.call("on_train_batch_end", self.outputs, batch, 0)
-        hooks.call("on_train_epoch_end")
-        hooks.call("on_train_end")
-        hooks.trainer.training, self.outputs = False, {}
-        return loss
-
     @override
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         transformed = is_functorch_wrapped_tensor(batch[0])
         self.trained.see(0 if transformed else len(batch[1]))
-        with muted(find_metrics(self.module)) if transformed else nullcontext():
+        with muted(self.module) if transformed else nullcontext():
             result = self.hooks.run("training_step", batch, self.batch_idx)
         loss = result.get("loss") if isinstance(result, Mapping) else result
         if not isinstance(loss, Tensor):
@@ -223,31 +187,6 @@ class LightningTask(Task):
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.module(x)
         return outputs
-
-
-@contextmanager
-def muted(metrics: Iterable[Metric]) -> Iterator[None]:
-    """Switch metrics off inside the block: they cannot follow the transformations of `torch.func`."""
-    kept = [(metric, dict(vars(metric))) for metric in metrics]
-    for metric, _ in kept:
-        vars(metric).update({"update": _zero, "forward": _zero, "compute": _zero})
-    try:
-        yield
-    finally:
-        for metric, attributes in kept:
-            vars(metric).clear()
-            vars(metric).update(attributes)
-
-
-def _reason(error: Exception) -> str:
-    """The kind of an error and the first line of its message, with advice for code that expects other batches."""
-    reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    other_batch = "tuple indices" in reason or "'tuple' object" in reason or "to unpack" in reason
-    return f"{reason}; a batch is a pair (inputs, targets)" if other_batch else reason
-
-
-def _zero(*_: Any, **__: Any) -> Tensor:
-    return torch.zeros(())
 
 
 def as_task(task: Task | LightningModule | ModuleFactory) -> Task:

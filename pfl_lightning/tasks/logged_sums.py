@@ -96,6 +96,11 @@ class LoggedSums:
             parts.append(entry.read() if isinstance(entry, MetricSums) else self._numbers[name])
         return torch.cat([part.to(device) for part in parts])
 
+    def try_values(self, sums: Tensor) -> None:
+        """Compute all metrics once, so that one with several values is refused before the run."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.values(dict(zip(self.names(), sums[:, None].cpu().numpy(), strict=True)))
+
     def names(self) -> tuple[str, ...]:
         """The names of all sums."""
         return tuple(name for entry in self.entries.values() for name in entry.names)
@@ -119,7 +124,10 @@ def logged_pair(owner: str, name: str, value: Any, count: int, reduce_fx: Any) -
     """A logged number times the samples it counts for, and that count, float64 [2]."""
     if reduce_fx not in ("mean", torch.mean):
         raise ConfigError(f"task: {owner} logs {name} with reduce_fx={reduce_fx!r}; only mean is supported")
-    number = torch.as_tensor(value).detach()
+    try:
+        number = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"task: {owner} logs {type(value).__name__} as {name}; log a number or a metric") from None
     if number.numel() != 1:
         raise ConfigError(f"task: {owner} logs {number.numel()} values as {name}; log one number")
     return torch.stack([number.reshape(()).double() * count, number.new_full((), count, dtype=torch.float64)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ class MetricSums:
     """One torchmetrics object in the sums of a task.
 
     If all its states are added up over batches, so are the sums, and every average is exact. Any other metric, such as
-    AUROC without thresholds, is computed for each client. It has a mean over clients but no pooled value.
+    AUROC without thresholds, is computed for each client. It has a mean over clients but no pooled value. A metric that
+    a client's samples do not define, such as a correlation of constants, is NaN. That is no sign of divergence.
 
     Args:
         name: the name of the metric's column.
@@ -53,8 +55,14 @@ class MetricSums:
         if self.pooled:
             parts = [getattr(self.metric, state).reshape(-1).double() for state, _, _ in self._shapes]
             return torch.cat(parts)
-        value = self.metric.compute()
-        return torch.stack([_as_scalar(value, self.name).double(), value.new_ones((), dtype=torch.float64)])
+        try:
+            value = _as_scalar(self.metric.compute(), self.name).double()
+        except ConfigError:
+            raise
+        except (ValueError, ZeroDivisionError):  # too few samples, for example
+            value = torch.full((), math.nan, dtype=torch.float64)
+        defined = value.isfinite()
+        return torch.stack([value.where(defined, 0.0), defined.double()])
 
     def values(self, sums: Sequence[np.ndarray]) -> np.ndarray:
         """The metric of each row, from arrays with one entry per row for each of `names`."""
@@ -117,6 +125,24 @@ def reset_metrics(module: nn.Module) -> None:
         metric.reset()
     for collection in _collections(module):
         collection.reset()
+
+
+@contextmanager
+def muted(module: nn.Module) -> Iterator[None]:
+    """Switch the metrics inside a module off: they cannot follow the transformations of `torch.func`."""
+    kept = [(metric, dict(vars(metric))) for metric in find_metrics(module)]
+    for metric, _ in kept:
+        vars(metric).update({"update": _zero, "forward": _zero, "compute": _zero})
+    try:
+        yield
+    finally:
+        for metric, attributes in kept:
+            vars(metric).clear()
+            vars(metric).update(attributes)
+
+
+def _zero(*_: object, **__: object) -> Tensor:
+    return torch.zeros(())
 
 
 def _collections(module: nn.Module) -> list[MetricCollection]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pfl_lightning.foundation.errors import ConfigError
@@ -90,6 +90,8 @@ def read_optimizers(value: Any, owner: str) -> Optimization:
             f"task: {owner}.configure_optimizers must return one torch optimizer, [optimizer], "
             f"([optimizer], [scheduler]) or a dict with optimizer and lr_scheduler, not {type(value).__name__}"
         )
+    if isinstance(value, LBFGS):
+        raise ConfigError(f"task: {owner} uses LBFGS, which computes the loss several times in a step; use another one")
     return Optimization(value, [_read_schedule(each, owner) for each in schedulers])
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+import torch
 from lightning import LightningDataModule
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.regression import PearsonCorrCoef
 
 from pfl_lightning import fit
 from pfl_lightning.algorithms import FedAvg
@@ -71,6 +75,39 @@ class OwnStep(LitClassifier):
         """Nothing."""
 
 
+class Curvature(LitClassifier):
+    def configure_optimizers(self) -> Any:
+        return LBFGS(self.parameters())
+
+
+class Words(LitClassifier):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_note", "good")
+
+
+class EachClass(LitClassifier):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.each.update(self(batch[0]), batch[1])
+        self.log("test_acc", self.each)
+
+    def setup(self, stage: str) -> None:
+        self.each = MulticlassAccuracy(3, average=None)
+
+
+class Loose(LitClassifier):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.kept["acc"].update(self(batch[0]), batch[1])
+        self.log("test_acc", self.kept["acc"])
+
+    def setup(self, stage: str) -> None:
+        self.kept = {"acc": MulticlassAccuracy(3)}
+
+
+class Writer(LitClassifier):
+    def on_train_epoch_end(self) -> None:
+        self.logger.experiment.add_scalar("loss", 0.0)  # type: ignore[union-attr]
+
+
 REFUSED: dict[type[LitClassifier], str] = {
     Manual: "task: Manual uses manual optimization; return the loss from training_step instead",
     OwnOptimizers: f"task: OwnOptimizers uses self.trainer.strategy, {NO_TRAINER}leave out self.optimizers(), ",
@@ -82,6 +119,12 @@ REFUSED: dict[type[LitClassifier], str] = {
     Three: "task: Three.training_step fails on a batch of 4 samples: ValueError: not enough values to unpack (expected "
     "3, got 2); a batch is a pair (inputs, targets)",
     Summed: "task: Summed logs train_samples with reduce_fx='sum'; only mean is supported",
+    Curvature: "task: Curvature uses LBFGS, which computes the loss several times in a step; use another one",
+    Words: "task: Words logs str as note; log a number or a metric",
+    EachClass: "task: the metric acc has several values; log one number, e.g. with average='macro'",
+    Loose: "task: Loose logs the metric acc, which is no attribute of the module; set it in __init__, and use nn.Mod",
+    Writer: "task: Writer.on_train_epoch_end fails on a batch of 4 samples: AttributeError: 'NoneType' object has no "
+    "attribute 'experiment'; self.logger is None; log numbers with self.log",
     OwnStep: "task: OwnStep.optimizer_step is not supported in a federation; use on_before_optimizer_step",
 }
 
@@ -140,3 +183,22 @@ def test_the_usual_helpers_work(module, second, capsys):
     assert scalars["train_norm"] == pytest.approx(0.01, rel=1e-3)
     assert scalars["train_rate0"] == pytest.approx((13 + second * (samples - 13)) / samples)
     assert "epoch 0" in capsys.readouterr().out
+
+
+class Constant(LitClassifier):
+    """A correlation that is undefined, because one of its sides is constant."""
+
+    def setup(self, stage: str) -> None:
+        self.correlation = PearsonCorrCoef()
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        super().test_step(batch, batch_idx)
+        self.correlation.update(torch.zeros(len(batch[1])), batch[1].float())
+        self.log("test_correlation", self.correlation)
+
+
+def test_a_metric_that_is_undefined_is_nan_and_no_divergence():
+    usual, constant = (make_loop(module).fit() for module in (LitClassifier, Constant))
+    assert constant["model_sha256"] == usual["model_sha256"]
+    assert constant["last"]["all_acc_before"] == usual["last"]["all_acc_before"]
+    assert math.isnan(constant["last"]["all_correlation_before"])
