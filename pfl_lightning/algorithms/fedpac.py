@@ -12,12 +12,12 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedrep import FedRep
 from pfl_lightning.algorithms.parts.features import (
-    class_loss,
     class_means,
     features,
     linear_head,
     require_classifier,
     require_head,
+    step_through,
 )
 from pfl_lightning.algorithms.parts.head_weights import head_weights, moments
 from pfl_lightning.algorithms.parts.pairwise import dot
@@ -94,10 +94,9 @@ class FedPAC(FedRep):
         client.memory["counts"] = counts
 
     def loss(self, client: ClientModule, targets: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropy and alignment, the mean square over samples and features, to `targets` [C, D]."""
-        x, y = batch
-        z = client.task.features(x)
-        return class_loss(client.task, client.task.head(z), y) + self.align * mse_loss(z, targets[y])
+        """The task's loss and alignment, the mean square over samples and features, to `targets` [C, D]."""
+        step = step_through(client.task, batch, "FedPAC")
+        return step.loss + self.align * mse_loss(step.features, targets[batch[1]])
 
     @override
     def finetune(self, client: ClientModule, server: Server, epochs: int) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Replies, Reply, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedper import FedPer
-from pfl_lightning.algorithms.parts.features import class_loss, linear_head, require_classifier, require_head
+from pfl_lightning.algorithms.parts.features import linear_head, require_classifier, require_head, step_through
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.metrics import ledger
@@ -70,11 +70,9 @@ class FLUTE(FedPer):
         return torch.bincount(y, minlength=client.data.spec.num_classes) > 0
 
     def loss(self, client: ClientModule, target: Tensor, batch: Batch, feature_decay: float) -> Tensor:
-        """Cross-entropy and the regularisers."""
-        x, y = batch
+        """The task's loss and the regularisers."""
         head = linear_head(client)
-        z = client.task.features(x)
-        value = class_loss(client.task, head(z), y)
+        value, z, _ = step_through(client.task, batch, "FLUTE")
         if self.simplex:
             value = value + self.simplex * simplex_deviation(head.weight, target)
         if self.head_decay:

@@ -10,7 +10,13 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Exchange, Replies, Server, Upload, Uploads
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.parts.features import class_loss, features, linear_head, require_classifier, require_head
+from pfl_lightning.algorithms.parts.features import (
+    features,
+    linear_head,
+    require_classifier,
+    require_head,
+    step_through,
+)
 from pfl_lightning.algorithms.parts.gaussian import Gaussians, bayes_classifier, choose_beta, estimate
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import require
@@ -123,11 +129,10 @@ def priors(client: ClientModule) -> Tensor:
 
 
 def noting_loss(client: ClientModule, batch: Batch, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Cross-entropy under the fixed head. The features are kept for the estimate."""
-    x, y = batch
-    z = client.task.features(x)
-    seen.append((z.detach().float(), y))
-    return class_loss(client.task, client.task.head(z), y)
+    """The task's loss under the fixed head. The features are kept for the estimate."""
+    step = step_through(client.task, batch, "pFedFDA")
+    seen.append((step.features.detach().float(), batch[1]))
+    return step.loss
 
 
 def global_gaussians(server: Server) -> Gaussians:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Server
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.parts.features import class_loss, require_classifier
+from pfl_lightning.algorithms.parts.features import require_classifier, step_with_outputs
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.model.client import ClientModule
@@ -54,11 +54,10 @@ class PFedSD(FedAvg):
             client.memory["teacher"] = client.vector.clone()
 
     def loss(self, client: ClientModule, teacher: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropy and distillation of a batch."""
-        x, y = batch
-        advice = outputs_of(client, teacher, x)
-        logits = client.task(x)
-        return class_loss(client.task, logits, y) + self.lam * distillation(logits, advice, self.temperature)
+        """The task's loss and distillation of a batch."""
+        advice = outputs_of(client, teacher, batch[0])
+        loss, logits = step_with_outputs(client.task, batch)
+        return loss + self.lam * distillation(logits, advice, self.temperature)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

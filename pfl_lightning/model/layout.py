@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pfl_lightning.foundation.errors import ConfigError
 
 
 class Span(NamedTuple):
@@ -41,15 +44,20 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, channels_last: bool = True) -> Layout:
-        """The layout of `module`. A `ValueError` names the tensor that is not of the one float type of the rest."""
+        """The layout of `module`. A `ConfigError` names a tensor without a size, or of another type than the rest."""
         tensors = _tensors(module)
+        if lazy := next((name for name, tensor in tensors.items() if is_lazy(tensor)), None):
+            raise ConfigError(
+                f"task: {lazy} belongs to a lazy layer, which has no size yet; give the layer its size, e.g. with the "
+                "parameter in_features or input_shape, which the data fills in"
+            )
         parameters = dict(module.named_parameters())
         dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
         spans: list[Span] = []
         start = 0
         for name, tensor in tensors.items():
             if tensor.dtype != dtype:
-                raise ValueError(f"{name} is {tensor.dtype}; all parameters and float buffers must be {dtype}")
+                raise ConfigError(f"task: {name} is {tensor.dtype}; all parameters and float buffers must be {dtype}")
             spans.append(Span(name, start, start + tensor.numel(), tensor.shape))
             start += tensor.numel()
         return cls(tuple(spans), sum(p.numel() for p in parameters.values()), channels_last)

@@ -19,7 +19,7 @@ from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.nets import CNN
 from pfl_lightning.tasks import Classification
 from tests.algorithms.test_contract import ALGORITHMS, name
-from tests.helpers.lit_runs import ToyNumbers, lit_summaries
+from tests.helpers.lit_runs import ToyNumbers, lit_loop, lit_summaries
 from tests.helpers.toy import ToyData
 from tests.tasks.lit_modules import LitClassifier, LitCollection, LitRegressor
 
@@ -76,6 +76,22 @@ def test_hashes_are_equal_on_1_2_and_3_ranks(module):
     for world in (2, 3):
         assert summaries(world, module, SEVERAL_RANKS) == one
     assert all("model_sha256" in result for result in one.values())
+
+
+class Noting(LitClassifier):
+    """Needs its own training step in every batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"loss": super().training_step(batch, batch_idx), "samples": len(batch[1])}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        assert outputs["samples"] == len(batch[1])
+
+
+@pytest.mark.parametrize("method", ["FedPAC", "FLUTE", "PFedFDA", "PFedSD"])
+def test_methods_with_a_loss_of_their_own_add_it_to_the_users_loss(method):
+    run = lit_loop(Fabric(accelerator="cpu", devices=1), Noting, METHODS[method], ToyData(), rounds=2, participation=1)
+    assert run.fit()["rounds"] == 2
 
 
 class PlainCNN(LightningModule):

@@ -103,6 +103,16 @@ class Loose(LitClassifier):
         self.kept = {"acc": MulticlassAccuracy(3)}
 
 
+class Lazy(LitClassifier):
+    def configure_model(self) -> None:
+        self.classifier = nn.LazyLinear(3)  # type: ignore[assignment]
+
+
+class Mixed(LitClassifier):
+    def configure_model(self) -> None:
+        self.classifier.double()
+
+
 class Writer(LitClassifier):
     def on_train_epoch_end(self) -> None:
         self.logger.experiment.add_scalar("loss", 0.0)  # type: ignore[union-attr]
@@ -123,6 +133,8 @@ REFUSED: dict[type[LitClassifier], str] = {
     Words: "task: Words logs str as note; log a number or a metric",
     EachClass: "task: the metric acc has several values; log one number, e.g. with average='macro'",
     Loose: "task: Loose logs the metric acc, which is no attribute of the module; set it in __init__, and use nn.Mod",
+    Lazy: "task: module.classifier.weight belongs to a lazy layer, which has no size yet; give the layer its size",
+    Mixed: "task: module.classifier.weight is torch.float64; all parameters and float buffers must be torch.float32",
     Writer: "task: Writer.on_train_epoch_end fails on a batch of 4 samples: AttributeError: 'NoneType' object has no "
     "attribute 'experiment'; self.logger is None; log numbers with self.log",
     OwnStep: "task: OwnStep.optimizer_step is not supported in a federation; use on_before_optimizer_step",

@@ -5,11 +5,11 @@ Shared by the methods that work on features (FedPAC, FLUTE, pFedFDA, kNN-Per, Le
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import ConfigError
@@ -18,7 +18,7 @@ from pfl_lightning.nets.net import Net
 from pfl_lightning.tasks.classification import Classification
 from pfl_lightning.tasks.head import outputs_are_the_heads
 from pfl_lightning.tasks.regression import Regression
-from pfl_lightning.tasks.task import Task
+from pfl_lightning.tasks.task import Batch, Task
 
 TRIAL_SAMPLES = 2
 
@@ -85,10 +85,40 @@ def linear_head(client: ClientModule) -> nn.Linear:
     return cast(nn.Linear, client.task.head)
 
 
-def class_loss(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of a training batch, with the task's label smoothing if it has one."""
-    smoothing = task.label_smoothing if isinstance(task, Classification) else 0.0
-    return cross_entropy(logits, y, label_smoothing=smoothing)
+class HeadStep(NamedTuple):
+    """A training step, and what went into the head and came out of it."""
+
+    loss: Tensor
+    features: Tensor
+    logits: Tensor
+
+
+def step_through(task: Task, batch: Batch, method: str) -> HeadStep:
+    """The task's own loss of a training batch, with the features and the logits that belong to it."""
+    loss, seen = _watch(task.head, task, batch)
+    if len(seen) != 1 or seen[0][0].shape[:1] != batch[1].shape[:1]:
+        raise ConfigError(f"task: {method} needs a training_step that passes the batch through the head exactly once")
+    return HeadStep(loss, *seen[0])
+
+
+def step_with_outputs(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The task's own loss of a training batch, and the outputs of the net.
+
+    A training step that does not call `self(x)` for this batch costs a second forward pass.
+    """
+    loss, seen = _watch(task.net, task, batch)
+    fits = len(seen) == 1 and isinstance(seen[0][1], Tensor) and seen[0][1].shape[:1] == batch[1].shape[:1]
+    return loss, seen[0][1] if fits else task(batch[0])
+
+
+def _watch(part: nn.Module, task: Task, batch: Batch) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """The loss of a training step, and each input and output of a part of the model on the way."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    handle = part.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    try:
+        return task.training_step(batch), seen
+    finally:
+        handle.remove()
 
 
 @torch.no_grad()
