@@ -9,9 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +21,8 @@ from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.parser import build_parser, complete, parse
 from pfl_lightning.cli.run_lock import RunLock
 from pfl_lightning.foundation.errors import ConfigError
-from tests.cli.test_fit import ROOT, SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
+from tests.cli.test_fit import SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
+from tests.helpers.forked_fit import ForkedFit
 
 JOB = [*SMALL, "--loop.rounds", "6", "--checkpoint.every_rounds", "1", "--fabric.devices", "1"]
 SAME = ("model_sha256", "clients_sha256", "last", "best", "best_per_client_visits", "rounds", "up_bytes")
@@ -223,26 +221,16 @@ def test_two_processes_on_one_directory(devices, done, capfd):
     assert run(["--resume", "done", "--loop.rounds", "2", "--fabric.devices", devices]) == 0
 
 
-def start(
-    words: list[str], stderr: int = subprocess.STDOUT, env: dict[str, str] | None = None, launcher: Sequence[str] = ()
-) -> subprocess.Popen[str]:
-    code = "from pfl_lightning.cli.fit import main; main()"
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
-    command = [*launcher, sys.executable, "-c", code, *words]
-    return subprocess.Popen(command, text=True, env=env, stdout=subprocess.PIPE, stderr=stderr)
-
-
 @pytest.mark.parametrize(("number", "devices"), [(signal.SIGTERM, "2"), (signal.SIGUSR1, "1")])
 def test_a_signal_saves_the_last_whole_round_and_says_how_to_go_on(number, devices, tmp_path):
     words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", devices, "--run_dir", "cut"]
-    with start(words) as process:
-        assert process.stdout is not None
+    with ForkedFit(words) as process:
         for line in process.stdout:
             if line.startswith("[") and "all" in line:
                 process.send_signal(number)
                 break
         rest = process.stdout.read()
-        assert process.wait(60) == 128 + number
+        assert process.wait() == 128 + number
     assert "Interrupted in round" in rest
     assert "resume:  pfl-fit --resume cut" in rest
     assert "Traceback" not in rest
@@ -254,15 +242,14 @@ def test_a_signal_saves_the_last_whole_round_and_says_how_to_go_on(number, devic
 
 def test_one_rank_that_is_killed_ends_the_run_with_one_line(tmp_path):
     words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", "2", "--run_dir", "cut"]
-    with start(words) as process:
-        assert process.stdout is not None
+    with ForkedFit(words) as process:
         for line in process.stdout:
             if line.startswith("[") and "all" in line:
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 os.kill(int(children[1]), signal.SIGKILL)
                 break
         rest = process.stdout.read()
-        assert process.wait(60) == 1
+        assert process.wait() == 1
     errors = [line for line in rest.splitlines() if not line.startswith("[")]
     assert errors == [
         "pfl-fit: error: rank 1 was ended by SIGKILL; pfl-fit --resume cut continues from the last checkpoint"

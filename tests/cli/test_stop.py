@@ -23,7 +23,8 @@ from pfl_lightning.data import Fashion10k
 from pfl_lightning.foundation import slurm
 from pfl_lightning.foundation.errors import ConfigError
 from tests.cli.test_fit import ROOT, SMALL, _elsewhere  # noqa: F401 (a fixture)
-from tests.cli.test_resume import JOB, rounds, same, start, steps
+from tests.cli.test_resume import JOB, rounds, same, steps
+from tests.helpers.forked_fit import ForkedFit
 from tests.helpers.ranks import run_on_ranks
 
 
@@ -90,8 +91,7 @@ def is_asked_to_end(pid: str) -> bool:
 
 def test_a_rank_that_hangs_is_named_with_its_node(tmp_path):
     words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", "2", "--fabric.timeout", "5", "--run_dir", "cut"]
-    with start(words) as process:
-        assert process.stdout is not None
+    with ForkedFit(words) as process:
         ranks, lines = [], []
         for line in process.stdout:
             if not ranks and line.startswith("[") and "all" in line:
@@ -103,7 +103,7 @@ def test_a_rank_that_hangs_is_named_with_its_node(tmp_path):
                     pass
                 with suppress(ProcessLookupError):
                     os.kill(int(ranks[1]), signal.SIGKILL)  # what the launcher does after 30 s
-        assert process.wait(60) == 1
+        assert process.wait() == 1
     assert len(lines) == 1
     assert lines[0].startswith(f"pfl-fit: error: rank 1 on {socket.gethostname()} did not answer in round ")
     assert lines[0].endswith("; pfl-fit --resume cut continues from the last checkpoint\n")
@@ -117,7 +117,7 @@ def test_ranks_that_do_not_find_each_other_get_one_line(tmp_path):
         port = probe.getsockname()[1]
     facts |= {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     words = [*SMALL, "--fabric.devices", "1", "--fabric.num_nodes", "2", "--fabric.timeout", "1", "--run_dir", "cut"]
-    with start(words, env=facts) as process:
+    with ForkedFit(words, facts) as process:
         out = process.communicate()[0]
     assert process.returncode == 1
     assert out.startswith("pfl-fit: error: the ranks did not find each other within fabric.timeout: ")
@@ -127,10 +127,12 @@ def test_ranks_that_do_not_find_each_other_get_one_line(tmp_path):
 
 def test_torchrun_gives_the_bits_of_one_process(whole, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    command = [sys.executable, "-c", "from pfl_lightning.cli.fit import main; main()"]
     words = [*JOB, "--fabric.devices", "2", "--run_dir", "two"]
-    with start(words, launcher=launcher) as process:
-        out = process.communicate()[0]
-    assert process.returncode == 0, out
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*launcher, *command, *words], env=env, capture_output=True, text=True)
+    out = done.stdout + done.stderr
+    assert done.returncode == 0, out
     assert same(tmp_path / "two", whole)
     assert "2 on cpu" in out
 

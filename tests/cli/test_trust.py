@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -34,10 +35,20 @@ class Net(MLP): pass
 """
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run whose directory had the name `shared`."""
+    path = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert run([*JOB, "--run_dir", "shared"]) == 0
+    return path / "shared"
+
+
 @pytest.fixture
-def shared(tmp_path):
+def shared(trained, tmp_path):
     """A run directory under the current directory, with a file of code in it."""
-    assert run([*JOB, "--run_dir", "shared"]) == 0
+    shutil.copytree(trained, tmp_path / "shared")
     (tmp_path / "shared/evil.py").write_text(EVIL)
     sys.modules.pop("shared.evil", None)
     sys.modules.pop("shared", None)

@@ -13,7 +13,8 @@ import pytest
 from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.cli.fit import run
 from tests.cli.test_fit import _elsewhere, summary  # noqa: F401 (a fixture)
-from tests.cli.test_resume import JOB, SAME, rounds, start, steps
+from tests.cli.test_resume import JOB, SAME, rounds, steps
+from tests.helpers.forked_fit import ForkedFit
 
 ROUNDS = 40
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -52,7 +53,7 @@ def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(
     """So little is left that a checkpoint, metrics.csv or TensorBoard fails first: resumed, nothing is missing."""
     assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "2"]) == 0
     filler = fill(disk, leave)
-    with start([*JOB, "--resume", "disk/run", "--loop.rounds", str(ROUNDS)], stderr=subprocess.PIPE) as process:
+    with ForkedFit([*JOB, "--resume", "disk/run", "--loop.rounds", str(ROUNDS)], apart=True) as process:
         err = process.communicate()[1]
     assert process.returncode == 1, err
     lines = err.splitlines()
@@ -110,7 +111,7 @@ def on_another_disk(disk):
 
 def assert_ends_with_one_line_and_goes_on(run_dir: Path, whole: Path, make_space: Callable[[], None]) -> None:
     words = [*JOB, "--loop.rounds", str(ROUNDS), "--resume", "auto", "--run_dir", str(run_dir)]
-    with start(words, stderr=subprocess.PIPE) as process:
+    with ForkedFit(words, apart=True) as process:
         err = process.communicate()[1]
     assert process.returncode == 1, err
     *warnings, error = err.splitlines()
