@@ -75,6 +75,20 @@ def test_all_after_is_each_clients_latest_training():
     assert record.scalars["all_acc_after"] == pytest.approx(sum(latest.values()) / len(latest))
 
 
+def test_evaluations_do_not_change_the_best_of_visits():
+    """pFedSOP's Table II counts participations only. `eval_every` does not change the models, so it must not count."""
+    summaries = [
+        toy_loop(one_rank(), FedOBP(), participation=0.4, rounds=4, eval_every=every).fit() for every in (0, 1)
+    ]
+    assert summaries[0]["clients_sha256"] == summaries[1]["clients_sha256"]
+    assert summaries[0]["best_per_client_visits"] == summaries[1]["best_per_client_visits"]
+    assert not summaries[0]["best_per_client_evaluations"]
+    assert (
+        summaries[1]["best_per_client_evaluations"]["acc_before"]
+        != summaries[1]["best_per_client_visits"]["acc_before"]
+    )
+
+
 def test_the_global_model_is_evaluated_beside_the_personal_ones():
     record = toy_loop(one_rank(), Local(), rounds=3, eval_every=3)
     for _ in range(3):

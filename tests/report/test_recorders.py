@@ -40,6 +40,17 @@ def test_masks_are_recorded_on_the_command_line(tmp_path: Path) -> None:
     assert int(history.visits.sum()) == 6
 
 
+def test_the_record_of_a_resumed_run_covers_all_its_rounds(tmp_path: Path) -> None:
+    words = ["--algorithm", "FedPURIN", "--report.masks", "true", *SMALL]
+    assert fit.run([*words, "--run_dir", str(tmp_path / "whole")]) == 0
+    assert fit.run([*words, "--run_dir", str(tmp_path / "parts"), "--loop.rounds", "1"]) == 0
+    assert MaskHistory.load(tmp_path / "parts/masks.safetensors").rounds == 1
+    assert fit.run(["--resume", str(tmp_path / "parts"), "--loop.rounds", "2"]) == 0
+    whole, parts = (tmp_path / name / "masks.safetensors" for name in ("whole", "parts"))
+    assert MaskHistory.load(parts).rounds == 2
+    assert whole.read_bytes() == parts.read_bytes()
+
+
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_counts_are_those_of_every_round_and_the_same_on_two_ranks(tmp_path: Path, participation: float) -> None:
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedPURIN(tau=0.3), rounds=5, participation=participation)
