@@ -42,8 +42,8 @@ class Launcher(NamedTuple):
 def find_launcher() -> Launcher | None:
     """SLURM or torchrun, whichever has started this process, or None."""
     if TorchElasticEnvironment.detect():
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return Launcher("torchrun", World(local, max(1, int(os.environ.get("WORLD_SIZE", local)) // local)))
+        local = _number("LOCAL_WORLD_SIZE", 1)
+        return Launcher("torchrun", World(local, max(1, _number("WORLD_SIZE", local) // local)))
     if SLURMEnvironment.detect():
         return Launcher("SLURM", _slurm_world())
     return None
@@ -52,13 +52,13 @@ def find_launcher() -> Launcher | None:
 def usable_cores() -> int:
     """Physical cores that this job may use. Affinity, cgroup limits and SLURM are taken into account."""
     cores = int(joblib.cpu_count(only_physical_cores=True))
-    return min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))
+    return min(cores, _number("SLURM_CPUS_ON_NODE", cores))
 
 
 def _slurm_world() -> World:
     """Tasks per node and nodes of this SLURM job. Every node must have the same number of tasks."""
-    tasks, nodes = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
-    per_node = os.environ.get("SLURM_NTASKS_PER_NODE")
+    tasks, nodes = _number("SLURM_NTASKS", 1), _number("SLURM_NNODES", 1)
+    per_node = _number("SLURM_NTASKS_PER_NODE", 1) if "SLURM_NTASKS_PER_NODE" in os.environ else None
     if per_node is None and tasks == nodes == 1:
         return World(1, 1)
     if per_node is None:
@@ -66,12 +66,20 @@ def _slurm_world() -> World:
             f"fabric.devices: SLURM has started {_count(tasks, 'task')} on {_count(nodes, 'node')} without "
             f"--ntasks-per-node; use --nodes={nodes} --ntasks-per-node={-(-tasks // nodes)} in place of --ntasks"
         )
-    if int(per_node) * nodes != tasks:
+    if per_node * nodes != tasks:
         raise ConfigError(
             f"fabric.devices: SLURM has started {_count(tasks, 'task')}, but --nodes={nodes} "
-            f"--ntasks-per-node={per_node} makes {int(per_node) * nodes}; give srun the same numbers as the job"
+            f"--ntasks-per-node={per_node} makes {per_node * nodes}; give srun the same numbers as the job"
         )
-    return World(int(per_node), nodes)
+    return World(per_node, nodes)
+
+
+def _number(variable: str, default: int) -> int:
+    """A number of the launcher, 1 or more."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{variable}: {text!r} is not a number of 1 or more; this environment variable is wrong")
+    return int(text)
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.launch import FabricConfig, make_fabric
-from pfl_lightning.cli.world import World, find_launcher
+from pfl_lightning.cli.world import World, find_launcher, usable_cores
 from pfl_lightning.foundation.errors import ConfigError
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8", "RANK": "0", "GROUP_RANK": "0"}
@@ -81,6 +82,14 @@ def test_tasks_that_are_not_the_same_on_every_node_are_refused(facts, line, star
     with pytest.raises(ConfigError) as refused:
         make_fabric(FabricConfig(accelerator="cpu"), cohort_size=100)
     assert str(refused.value).startswith(f"fabric.devices: SLURM has started {line}")
+
+
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "2(x3)"])
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_ON_NODE"])
+def test_a_variable_that_is_no_number_is_named(name, value, started):
+    started(**{**slurm(2, 1, 2), name: value})
+    with pytest.raises(ConfigError, match=f"^{name}: {re.escape(repr(value))} is not a number of 1 or more"):
+        usable_cores() if name == "SLURM_CPUS_ON_NODE" else find_launcher()
 
 
 def test_a_single_task_needs_no_numbers(started):
