@@ -7,8 +7,10 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import AdaptiveQuantile
+from pfl_lightning.algorithms.parts import scores
 from pfl_lightning.algorithms.parts.validation import hold_out
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.model.client import ClientModule
 from tests.algorithms.test_fedobp import model_of
 from tests.helpers.scalar import ScalarClients
 from tests.helpers.toy import TRAIN_SIZES, toy_loop
@@ -61,6 +63,22 @@ def test_validation_samples_are_training_samples_that_are_never_trained_on():
         assert held_out == set(hold_out(loop.engine.client, 0.3).tolist())
         assert held_out | trained[client] == set(loop.data.train_indices(client).tolist())
         assert not held_out & trained[client]
+
+
+def test_no_score_sees_a_held_out_sample_not_even_the_first(monkeypatch):
+    """With `first_visit: initial` a client has scores before it is trained for the first time."""
+    seen: list[tuple[int, int]] = []
+
+    def fisher(client: ClientModule) -> torch.Tensor:
+        seen.append((client.id, client.num_samples))
+        return torch.ones_like(client.theta)
+
+    monkeypatch.setitem(scores.OF_MODEL, "fisher", fisher)
+    method = AdaptiveQuantile(score="fisher", first_visit="initial", validation_share=0.3)
+    toy_loop(Fabric(accelerator="cpu", devices=1), method, rounds=1, eval_every=0).fit()
+    rest = {(client, size - int(0.3 * size)) for client, size in enumerate(TRAIN_SIZES)}
+    assert len(seen) == 2 * len(TRAIN_SIZES), "once before the first training and once after it"
+    assert set(seen) == rest
 
 
 def test_the_choice_does_not_depend_on_test_data():
