@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from pfl_lightning import algorithms
 from pfl_lightning.cli.fit import run
 
 ROOT = Path(__file__).parents[1]
@@ -38,3 +39,20 @@ def test_links_between_documents_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target and page.parent / target not in GENERATED:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_method_says_where_it_departs_from_its_paper():
+    """AdaptiveQuantile and SoftMerge have no paper. A title may name a method as its paper writes it."""
+    page = (ROOT / "docs/algorithms.md").read_text()
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.S | re.M))
+    titles = {"FedAvgFT": "FedAvg", "FedProxFT": "FedProx", "Floco": "FLOCO", "FlocoPlus": "FLOCO+"}
+    for name in algorithms.__all__:
+        wanted = titles.get(name, name).lower()
+        homes = [title for title in sections if wanted in re.split(r", | and ", title.lower().replace("-", ""))]
+        assert len(homes) == 1, name
+        ours = "Ours." in sections[homes[0]]
+        assert ("**Decided.**" in sections[homes[0]]) is not ours, name
+
+
+def test_the_page_of_algorithms_has_short_sentences():
+    assert ";" not in (ROOT / "docs/algorithms.md").read_text()

@@ -30,7 +30,7 @@ PAPERS = {
     "fedobp": [*(f"table{n}" for n in (1, 5, 6, 7, 8)), *(f"figure{n}" for n in range(2, 13))],
     "fedselect": ["table1", "table2", "table3", "figure2", "figure3", "figure4"],
     "fedpurin": ["table1", "table2", "table3", *(f"figure{n}" for n in range(2, 7))],
-    "pfedsop": ["table2", "table2_search", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
+    "pfedsop": ["table2", "table2_search", "table2_time", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
     "learn2pfed": [
         *(f"table{n}" for n in range(1, 7)),
         *("table1_authors", "table1_same_model", "table3_pjm", "fig3", "fig4", "fig7"),

@@ -137,11 +137,11 @@ def test_clipped_updates_reach_the_server():
 
 
 def test_noise_has_its_size_and_differs_by_client_and_round():
-    """σ = 2, C = 0.5, four clients: deviation 2·0.5/√4 = 0.5 per entry at each client, 0.25 in the mean of four."""
+    """σ = 2, C = 0.5, nine clients: deviation 2·0.5/√9 = 1/3 per entry at each client, 1/9 in the mean of nine."""
     algorithm = FedDPA(clip=True, noise=2.0, lam_shared=0, lam_personal=0)
-    run = ScalarClients(algorithm, targets=[[0.0] * 4000] * 4, sizes=[1] * 4, steps=1)
+    run = ScalarClients(algorithm, targets=[[0.0] * 4000] * 9, sizes=[1] * 9, steps=1)
     run.rounds(1)
-    assert float(run.loop.server.vector.std()) == pytest.approx(0.25, rel=0.05)
+    assert float(run.loop.server.vector.std()) == pytest.approx(1 / 9, rel=0.05)
     first = run.loop.server.vector.clone()
     run.rounds(1)
     assert not torch.equal(run.loop.server.vector, first)
