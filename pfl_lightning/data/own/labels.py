@@ -90,7 +90,8 @@ def _count_classes(
     bad = np.flatnonzero((y < 0) | (y >= count))
     if len(bad):
         row = int(bad[0])
+        until = f"to {count - 1}" if count > 0 else "on"  # negative: all labels are
         raise ConfigError(
-            f"data: {place(row)}: label {y[row]} is not a class; use whole numbers from 0 to {count - 1}, or names"
+            f"data: {place(row)}: label {y[row]} is not a class; use whole numbers from 0 {until}, or names"
         )
     return count

@@ -38,6 +38,8 @@ class NpzFile:
             with zipfile.ZipFile(path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
                 self.headers = {name: self._header(archive, name) for name in names}
+        except ConfigError:  # it is a ValueError
+            raise
         except (OSError, zipfile.BadZipFile, ValueError) as error:
             raise ConfigError(f"source: {path} is not an .npz file: {' '.join(str(error).split())}") from error
 

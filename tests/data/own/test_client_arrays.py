@@ -104,6 +104,7 @@ def test_labels_decide_what_is_learned(tmp_path: Path) -> None:
         ({"split": ["train"] * 7 + ["dev"]}, r"^data: .*all.npz row 7 of x: split is 'dev'; use train or test$"),
         ({"split": ["train"] * 8}, r"^data: .*all.npz: split names train samples only$"),
         ({"y": np.array([0, 1, 2, -1] * 2)}, r"^data: .*all.npz row 3 of x: label -1 is not a class"),
+        ({"y": np.array([-3, -2] * 4)}, r"row 0 of x: label -3 is not a class; use whole numbers from 0 on, or names$"),
         ({"y": np.array([0, 1, 2, 99] * 2)}, r"^data: .*all.npz row 3 of x: label 99 is not a class"),
         ({"y": np.array([0.5, np.nan] * 4)}, r"^data: .*all.npz row 1 of x: the target is NaN or infinite$"),
         ({"y": np.zeros((8, 2), dtype=int)}, r"^data: .*all.npz row 0 of x: a label has the shape \(2,\)"),
@@ -113,7 +114,7 @@ def test_labels_decide_what_is_learned(tmp_path: Path) -> None:
         ({"x": -X.astype(int)}, r"^data: .*all.npz row 0 of x: a token is negative$"),
         ({"x": X[:, 0]}, r"^data: .*all.npz: inputs have the shape \(8,\); each sample needs at least one axis$"),
         ({"x": X.astype(complex)}, r"^data: .*all.npz: inputs are complex128; use numbers$"),
-        ({"x": np.array([["a"]] * 8, dtype=object)}, r"^source: .*all.npz: the array x holds Python objects"),
+        ({"x": np.array([["a"]] * 8, dtype=object)}, r"^source: [^ ]*all.npz: the array x holds Python objects"),
         ({"x": X[:0], "y": Y[:0], "client": []}, r"^source: there are no samples$"),
     ],
 )
