@@ -2,18 +2,22 @@
 
     python tools/first_ten_minutes.py [--folder DIR] [--venv DIR]
 
-Install, train, compare three methods, report, export, own data, own algorithm: each step is a command as README and the
-start pages print it. `--venv` reuses an environment that `make setup` has made, to save its minutes.
+Install, train, compare three methods, report, export, own model, own data, own algorithm and its test. Every command,
+every class and every config is read from README or a page of docs, so a step works as it is printed or not at all.
+`--venv` reuses an environment that `make setup` has made, to save its minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,42 +26,64 @@ TABLE = "client,label,height,weight\n" + "".join(
     for name in ("ann", "ben", "cem")
     for i in range(40)
 )
-OWN_DATA = """\
-algorithm: FedPer
-task: {class_path: Classification, init_args: {net: MLP}}
-data: {class_path: Table, init_args: {source: people.csv}}
-loop: {rounds: 5}
-"""
+"""The reader's own data: the one thing that no page can print."""
 
 
-def own_algorithm(folder: Path) -> None:
-    """Copy the algorithm and the config of the guide into files, as its reader does."""
-    guide = (ROOT / "docs/add_an_algorithm.md").read_text()
-    for language, name in (("python", "trimmed_step.py"), ("yaml", "mine.yaml")):
-        found = re.search(rf"```{language}\n(.*?)```", guide, re.S)
-        assert found
-        (folder / name).write_text(found[1])
+@dataclass(frozen=True)
+class Step:
+    """A page, the beginnings of the lines to copy from it, and words in the blocks to save under a name."""
+
+    page: str
+    lines: tuple[str, ...]
+    blocks: dict[str, str] = field(default_factory=dict)
 
 
-def steps(venv: Path | None) -> dict[str, str]:
-    """The name and the command of each step."""
-    activate = f". {venv or '.venv'}/bin/activate"
-    install = "make setup" if venv is None else f"test -x {venv}/bin/pfl-fit"
-    here = 'export PYTHONPATH="$PWD"' if venv else "true"
-    return {
-        "install": install,
-        **{
-            name: f"{activate} && {here} && {command}"
-            for name, command in {
-                "first run": "pfl-fit --config fedobp_fashion10k --seed 7",
-                "compare three methods": "pfl-compare configs/compare/first.yaml",
-                "report": "pfl-report runs/compare/first",
-                "export a model": "pfl-export $(ls -d runs/fedobp_fashion10k/* | head -1) --client 17",
-                "own data": "pfl-fit --config own_data.yaml",
-                "own algorithm": "pfl-fit --config mine.yaml --loop.rounds 3",
-            }.items()
+STEPS = {
+    "install": Step("docs/start/install.md", ("make setup", ". .venv/bin/activate", "pfl-fit --version")),
+    "first run": Step("README.md", ("pfl-fit --config fedobp_fashion10k",)),
+    "compare three methods": Step("README.md", ("pfl-compare configs/compare/first.yaml",)),
+    "report": Step("README.md", ("pfl-report runs/compare/first",)),
+    "export a model": Step("docs/start/first_comparison.md", ("pfl-export runs/compare/first/",)),
+    "own model": Step(
+        "docs/start/first_model.md",
+        ("pfl-fit --algorithm FedPer --task my_module",),
+        {"my_module.py": "LitClassifier("},
+    ),
+    "own data": Step("docs/own_data.md", ("pfl-fit --config mine.yaml",), {"mine.yaml": "source: people.csv, label"}),
+    "own algorithm": Step(
+        "docs/add_an_algorithm.md",
+        ("pfl-fit --config mine.yaml", "pytest test_trimmed_step.py"),
+        {
+            "trimmed_step.py": "class TrimmedStep",
+            "mine.yaml": "class_path: trimmed_step",
+            "test_trimmed_step.py": "check_algorithm(",
         },
-    }
+    ),
+}
+
+
+def copied(step: Step, text: str, folder: Path) -> list[str]:
+    """Save the blocks of a page that a step needs, and return its commands without comments."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)
+    for name, word in step.blocks.items():
+        (folder / name).write_text(next(block for block in blocks if word in block))
+    printed = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    commands = []
+    for start in step.lines:
+        found = [line for line in printed if line.startswith(start)]
+        if not found:
+            raise SystemExit(f"{step.page} does not print: {start}")
+        commands.append(found[0])
+    return commands
+
+
+def conditions(python: Path) -> str:
+    """The machine, its load and the versions."""
+    code = "import sys, torch; print(f'Python {sys.version.split()[0]}, torch {torch.__version__}')"
+    versions = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    processor = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor())
+    return f"{processor}, {os.cpu_count()} cores, {versions}"
 
 
 def main() -> int:
@@ -66,21 +92,31 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, help="environment to use instead of a new one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        clone = options.folder or Path(scratch) / "clone"
+        clone = (options.folder or Path(scratch) / "clone").resolve()
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         (clone / "people.csv").write_text(TABLE)
-        (clone / "own_data.yaml").write_text(OWN_DATA)
-        own_algorithm(clone)
-        total = time.perf_counter()
-        for name, command in steps(options.venv and options.venv.resolve()).items():
-            print(f"{name}: {command.rpartition(' && ')[2]}", flush=True)
+        venv = options.venv.resolve() if options.venv else clone / ".venv"
+        environment = os.environ | ({"PYTHONPATH": str(clone)} if options.venv else {})
+        rows, begun, load = [], time.perf_counter(), os.getloadavg()[0]
+        for name, step in STEPS.items():
+            commands = copied(step, (clone / step.page).read_text(), clone)
+            if name == "install" and options.venv:
+                commands = commands[2:]
+            if name != "install" or options.venv:
+                commands = [f". {venv}/bin/activate", *commands]
+            print(f"{name}: {commands[-1]}", flush=True)
             started = time.perf_counter()
-            ran = subprocess.run(["bash", "-c", command], cwd=clone, capture_output=True, text=True)
-            print(f"    {time.perf_counter() - started:.0f} s, exit code {ran.returncode}", flush=True)
+            shell = ["bash", "-e", "-c", "\n".join(commands)]
+            ran = subprocess.run(shell, cwd=clone, capture_output=True, text=True, env=environment)
+            seconds = time.perf_counter() - started
+            print(f"    {seconds:.0f} s, exit code {ran.returncode}", flush=True)
             if ran.returncode:
                 print(ran.stdout[-3000:], ran.stderr[-3000:], sep="\n")
                 return 1
-        print(f"all steps: {time.perf_counter() - total:.0f} s")
+            rows.append(f"| {name} | `{step.lines[0]}…` | {seconds:.0f} s |")
+        total = time.perf_counter() - begun
+        print(f"\n{conditions(venv / 'bin/python')}. Load before: {load:.1f}, after: {os.getloadavg()[0]:.1f}.\n")
+        print("| step | command | time |\n|---|---|---|", *rows, f"| all steps | | {total:.0f} s |", sep="\n")
     return 0
 
 
