@@ -72,16 +72,28 @@ def full_key(message: str, group: str, config: Namespace) -> str:
     return ".".join([group, *(_path(name, config) or []), message])
 
 
+LISTS = {
+    r"(?:list|tuple)\[tuple\[int, float\](?:, \.\.\.)?\]": "pairs in brackets, such as ⟦⟦50,0.1⟧⟧",
+    r"(?:tuple|list|Sequence)\[int(?:, \.\.\.|, int)?\]": "whole numbers in brackets, such as ⟦64,32⟧",
+    r"(?:tuple|list|Sequence)\[float(?:, \.\.\.|, float)?\]": "numbers in brackets, such as ⟦0.9,0.5⟧",
+    r"(?:tuple|list|Sequence)\[str(?:, \.\.\.)?\]": "names in brackets, such as ⟦fc1,head⟧",
+    r"\b(?:tuple|list)\b": "a list in brackets, such as ⟦64,32⟧",
+}
+"""Types of lists and how they are written. The brackets of an example must not look like those of a type."""
+
+
 def in_words(text: str) -> str:
     """Types as people say them."""
     text = re.sub(r"<class '([^']+)'>", r"\1", text)
-    text = re.sub(r"Union\[([^\[\]]*)\]", lambda m: m[1].replace(", ", " | "), text)
+    text = re.sub(r"(?:typing\.)?Literal\[([^\]]*)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), text)
     text = re.sub(r"\s*\|\s*(torch\.)?Tensor\b", "", text)
-    text = re.sub(r"(?:tuple|list|Sequence)\[int(?:, \.\.\.)?\]", "whole numbers in brackets, such as [64,32]", text)
     text = re.sub(r"\b(?:pathlib\.)?Path\b", "a path", text)
     text = re.sub(r"\bNoneType\b", "null", text)
-    text = re.sub(r"\b(?:tuple|list)\b", "a list in brackets, such as [64,32]", text)
-    text = re.sub(r"(?:typing\.)?Literal\[([^\]]*)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), text)
+    for kind, words in LISTS.items():
+        text = re.sub(kind, words, text)
+    text = re.sub(r"(?:typing\.)?Union\[([^\[\]]*)\]", lambda m: re.sub(", (?!such)", " | ", m[1]), text)
+    text = re.sub(r"(?:typing\.)?Optional\[([^\[\]]*)\]", r"\1 | null", text)
+    text = text.replace("⟦", "[").replace("⟧", "]")
     for name, words in {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}.items():
         text = re.sub(rf"\b{name}\b", words, text)
     return text

@@ -110,7 +110,7 @@ def class_help(key: str, name: str | None) -> str:
         return "\n".join([f"classes for --{key}:", *lines, "", f"settings of a class: pfl-fit --{key}.help NAME", ""])
     name = proper_name(key, name)
     found = find_class(key, name)
-    return "\n\n".join([f"--{key} {name}", *_paragraphs(found), *_settings(key, found, {})]) + "\n"
+    return "\n\n".join([f"--{key} {name}", *describe_class(found), *_settings(key, found, {})]) + "\n"
 
 
 def _settings(key: str, found: Any, defaults: dict[str, Any]) -> list[str]:
@@ -165,7 +165,7 @@ def _summary(name: str, found: type) -> str:
     return textwrap.fill(f"  {name:<17} {about}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _paragraphs(found: Any) -> list[str]:
+def describe_class(found: Any) -> list[str]:
     """The description of a class without the list of its arguments."""
     paragraphs = []
     for paragraph in (inspect.getdoc(found) or "").split("\n\n"):

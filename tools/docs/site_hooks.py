@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that are made from the code, and links that lead out of the site.
+"""Hooks of mkdocs: pages that are made from the code, and Markdown that reads on GitHub as it does on the site.
 
 Pages under docs/ also read well in the repository. There, links such as `../pfl_lightning/loop.py` lead to the source.
 The site does not contain the source, so these links become plain text.
@@ -6,6 +6,7 @@ The site does not contain the source, so these links become plain text.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import subprocess
 import sys
@@ -13,33 +14,65 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "docs")]
+
+from settings_page import settings_page  # noqa: E402
+
 COMMANDS = ("pfl-fit", "pfl-compare", "pfl-report", "pfl-export", "pfl-personalize")
-KEYS = {
-    "algorithm": "Algorithms",
-    "task": "Tasks",
-    "task.net": "Nets",
-    "data": "Data",
-    "data.partition": "Partitions",
-}
-OUTSIDE = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+(?!docs/)[^)]*\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(#[^)]*)?\)")
+FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
+LIST = re.compile(r"^(?!\s|[-*] |\d+\. |\||#)(.+)\n(?=(?:[-*]|1\.) )", re.M)
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages."""
     from mkdocs.structure.files import File
 
-    pages = {"changelog.md": (ROOT / "CHANGELOG.md").read_text(), "reference/commands.md": commands_page()}
-    pages["reference/settings.md"] = settings_page()
+    pages = {
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(),
+        "cite.md": cite_page(),
+        "reference/commands.md": commands_page(),
+        "reference/settings.md": settings_page(),
+    }
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links out of the site into plain text."""
+    """Turn links out of the site into plain text, and let a list follow a line of text as on GitHub."""
     if page.file.src_uri == "changelog.md":
         markdown = re.sub(r"\]\(docs/", "](", markdown)
-    return OUTSIDE.sub(r"\1", markdown)
+    return spaced_lists(inside_links(markdown, posixpath.dirname(page.file.src_uri)))
+
+
+def inside_links(markdown: str, folder: str) -> str:
+    """The text of a page in a folder of docs, with plain words in place of links that leave docs."""
+
+    def kept(link: re.Match[str]) -> str:
+        leaves = posixpath.normpath(posixpath.join(folder, link[2])).startswith("..")
+        return link[1] if leaves else link[0]
+
+    return LINK.sub(kept, markdown)
+
+
+def spaced_lists(markdown: str) -> str:
+    """The text with an empty line before each list, which Python's Markdown needs and GitHub does not."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(markdown):
+        parts += [LIST.sub(r"\1\n\n", markdown[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, LIST.sub(r"\1\n\n", markdown[end:])])
+
+
+def cite_page() -> str:
+    """How to cite the package, with the file that says so."""
+    words = (
+        "Please cite the package and the papers of the methods that you use. "
+        "[Methods](algorithms.md) names the paper of each. The repository has this as `CITATION.cff`, which GitHub and "
+        "reference managers read:"
+    )
+    return f"# How to cite\n\n{words}\n\n```yaml\n{(ROOT / 'CITATION.cff').read_text().strip()}\n```\n"
 
 
 def commands_page() -> str:
@@ -49,21 +82,6 @@ def commands_page() -> str:
         module = command.removeprefix("pfl-")
         call = f"import sys; sys.argv[0] = '{command}'; from pfl_lightning.cli.{module} import main; main()"
         ran = subprocess.run([sys.executable, "-c", call, "--help"], capture_output=True, text=True, check=True)
-        parts.append(f"## {command}\n\n```text\n{ran.stdout.strip()}\n```")
-    return "\n\n".join(parts) + "\n"
-
-
-def settings_page() -> str:
-    """Every class that a config can name, with its settings and defaults."""
-    sys.path.insert(0, str(ROOT))
-    from pfl_lightning.cli.classes import offered
-    from pfl_lightning.cli.help import class_help
-
-    parts = [
-        "# Settings\n\nEvery class that a config can name, with its settings and defaults. The settings of `loop`, "
-        "`fabric`, `checkpoint`, `store` and `report` are in the help text of [pfl-fit](commands.md#pfl-fit)."
-    ]
-    for key, title in KEYS.items():
-        parts.append(f"## {title}: `{key}`")
-        parts += [f"### {name}\n\n```text\n{class_help(key, name).strip()}\n```" for name in offered(key)]
+        shown = re.sub(".\b", "", ran.stdout.strip())  # a backspace, as a terminal shows it
+        parts.append(f"## {command}\n\n```text\n{shown}\n```")
     return "\n\n".join(parts) + "\n"
