@@ -43,10 +43,10 @@ def settings_page() -> str:
 
     actions = [action for action in build_parser(with_help=True)._actions if action.option_strings]
     own = [action for action in actions if "." not in action.dest and action.dest not in GROUPS]
-    parts = [INTRODUCTION, "## Keys\n\n### The run", _table(own)]
+    parts = [INTRODUCTION, "## Keys\n\n### The run", _list(own)]
     for key, config in GROUPS.items():
         below = [action for action in actions if action.dest.startswith(f"{key}.")]
-        parts += [f"### {key}", _sentence(config.__doc__ or ""), _table(below)]
+        parts += [f"### {key}", _sentence(config.__doc__ or ""), _list(below)]
     for key, title in CLASSES.items():
         parts += [f"## {title}: `{key}`", *_classes(key)]
     return "\n\n".join(parts) + "\n"
@@ -60,22 +60,22 @@ def _classes(key: str) -> list[str]:
     parts = []
     for name in shown:
         found = offered(key)[name]
-        table = _table(settings_parser(key, found)._actions)
+        lines = _list(settings_parser(key, found)._actions)
         # a class of another package has pages of its own
         about = [] if key in ONLY else [_literal(paragraph) for paragraph in describe_class(found)]
-        parts += [f"### {name}", *about, table or "It has no settings."]
+        parts += [f"### {name}", *about, lines or "It has no settings."]
     if others := [f"`{name}`" for name in offered(key) if name not in shown]:
         parts.append(f"{', '.join(others)}: `pfl-fit --{key}.help NAME` shows their settings.")
     return parts
 
 
-def _table(actions: Iterable[argparse.Action]) -> str:
-    rows = [row for action in actions if (row := _row(action))]
-    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]) if rows else ""
+def _list(actions: Iterable[argparse.Action]) -> str:
+    lines = [line for action in actions if (line := _line(action))]
+    return "\n".join(lines)
 
 
-def _row(action: argparse.Action) -> str:
-    """A row for an option, or nothing for options that only ask for help."""
+def _line(action: argparse.Action) -> str:
+    """The line of an option, or nothing for options that only ask for help."""
     from pfl_lightning.cli.help import PlainHelp
 
     if action.help == argparse.SUPPRESS or action.dest.endswith(("help", "print_config")):
@@ -91,12 +91,11 @@ def _row(action: argparse.Action) -> str:
     if not choices and isinstance(action.metavar, str) and action.metavar.startswith("{"):
         choices = action.metavar.strip("{}").replace(",", " | ")
     if re.search(r"(Union|Optional|Callable)\[", kind):
-        kind = ""  # too much for a cell: the text says it
+        kind = ""  # too long: the text says it
     kind = f" *{choices or kind}*" if choices or kind else ""
     default = default.lower() if default in ("True", "False") else default
-    shown = default if default in ("", "required") else f"`{default}`"
-    cells = (cell.replace("|", "\\|") for cell in (f"`{action.dest}`", shown, _literal(text) + kind))
-    return f"| {' | '.join(cells)} |"
+    shown = f" = `{default}`" if default not in ("", "required") else f" ({default})" if default else ""
+    return f"- **`{action.dest}`**{shown}: {_literal(text)}{kind}"
 
 
 def _sentence(text: str) -> str:
@@ -105,4 +104,5 @@ def _sentence(text: str) -> str:
 
 def _literal(text: str) -> str:
     """The text with letters that Markdown or HTML would take for their own."""
-    return re.sub(r"([<*_~])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
+    text = text.replace("<", "&lt;")
+    return re.sub(r"([*_~])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)

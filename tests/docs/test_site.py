@@ -1,0 +1,52 @@
+"""The hooks of the site: links between pages survive, and every key of a config is on its page."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pfl_lightning.cli.classes import offered
+from pfl_lightning.cli.parser import GROUPS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return runpy.run_path(str(ROOT / "tools/docs/site_hooks.py"))
+
+
+def test_only_links_that_leave_the_site_become_plain_text(hooks):
+    text = "[Learn](../learn/vocabulary.md#mask) [loop](../../pfl_lightning/loop.py)"
+    assert hooks["inside_links"](text, "start") == "[Learn](../learn/vocabulary.md#mask) loop"
+    assert hooks["inside_links"]("[loop](../pfl_lightning/loop.py)", "") == "loop"
+
+
+def test_a_list_after_a_line_of_text_is_a_list(hooks):
+    assert hooks["spaced_lists"]("Options:\n- a\n- b\n") == "Options:\n\n- a\n- b\n"
+    assert hooks["spaced_lists"]("```\nx\n- a\n```\n") == "```\nx\n- a\n```\n"
+
+
+def test_every_key_of_a_config_is_on_the_page_of_settings(hooks):
+    page = hooks["settings_page"]()
+    for group, config in GROUPS.items():
+        for name in config.__dataclass_fields__:
+            assert f"**`{group}.{name}`**" in page
+    for key in ("algorithm", "task", "task.net", "data", "data.partition", "callbacks"):
+        for name in offered(key):
+            assert f"\n### {name}\n" in page
+    assert "**`algorithm.quantile`** = `0.9999`" in page
+    assert "**`task.optimizer.lr`**" in page
+
+
+def test_version_changelog_and_citation_agree():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    assert f"## [{version}] - {citation['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
