@@ -124,6 +124,7 @@ def build_compare_parser() -> ArgumentParser:
     add("--table-only", action="store_true", help="make the table from finished cells, and run nothing")
     add("--slurm", action="store_true", help="submit missing cells as job arrays; run again to collect them")
     add("--slurm-options", default="", help="options for sbatch, such as --slurm-options='--partition=main'")
+    add("--cells", metavar="FOLDER", help="published cells, such as docs/results/fashion10k/cells, which need no run")
     add("--page", help="also put the tables between the marks of this Markdown page, once every cell is finished")
     add("--quiet", action="store_true", help="print errors only")
     add("--json", action="store_true", help="print the results as JSON")

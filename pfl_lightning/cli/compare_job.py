@@ -16,6 +16,7 @@ from pfl_lightning.cli.compare_resolver import ParserResolver
 from pfl_lightning.cli.run_lock import RunLock
 from pfl_lightning.cli.world import usable_cores
 from pfl_lightning.compare import children
+from pfl_lightning.compare.cell_json import read_cells
 from pfl_lightning.compare.comparison import Comparison, Stage
 from pfl_lightning.compare.conclusion import Conclusion, conclude
 from pfl_lightning.compare.display import make_display
@@ -44,7 +45,8 @@ class CompareJob:
         self.page = Path(options.page) if options.page else None
         if self.page:
             check_page(self.page, self.experiment.name)
-        self.session = Session(Comparison(self.experiment, ParserResolver()), self.folder)
+        published = read_cells(Path(options.cells)) if options.cells is not None else {}
+        self.session = Session(Comparison(self.experiment, ParserResolver()), self.folder, published)
         self.gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self.slots = options.jobs or max(1, (self.gpus or usable_cores()) // options.ranks_per_cell)
         self.console = Console(stderr=True)

@@ -1,18 +1,31 @@
-"""The results of a cell as JSON."""
+"""The results of a cell as JSON, complete enough to make its comparison's table again without the run."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pfl_lightning.compare.gradient_steps import FOR_STEPS
+from pfl_lightning.compare.identity import identity
 from pfl_lightning.compare.measurement import Measurement
+from pfl_lightning.compare.run_facts import RunFacts, Values
+from pfl_lightning.foundation.errors import ConfigError
+
+IN_EVERY_ROUND = ("round", "samples", "up_bytes", "down_bytes", "seconds")
+"""Columns that are kept for every round. Others are kept for rounds in which all clients were evaluated."""
+SUMMARY = ("algorithm", "data", "num_clients", "num_parameters", "model_sha256", "clients_sha256", "world_size",
+           "seconds", "up_bytes", "down_bytes", "version", "git_commit", "command", "best_per_client_visits",
+           "best_per_client_evaluations")  # fmt: skip
 
 
 def as_json(measurement: Measurement) -> dict[str, Any]:
     """Everything about a cell that is worth keeping without its run directory."""
-    summary, metric = measurement.facts.summary, measurement.metric
-    kept = ("algorithm", "data", "num_clients", "num_parameters", "model_sha256", "clients_sha256", "world_size",
-            "seconds", "up_bytes", "down_bytes", "version", "git_commit", "command")  # fmt: skip
+    summary, metric, facts = measurement.facts.summary, measurement.metric, measurement.facts
     clients = measurement.clients
     numbers = {
         "value": measurement.value,
@@ -30,9 +43,90 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
         "metric": metric.column,
         "select": metric.select,
         "round": measurement.round,
-        **{key: None if math.isnan(number) else number for key, number in numbers.items()},
-        "partition_sha256": measurement.facts.partition_sha256,
-        "run": {key: summary[key] for key in kept if key in summary},
-        "clients": None if clients is None else [None if math.isnan(v) else float(v) for v in clients],
+        **{key: _number(number) for key, number in numbers.items()},
+        "partition_sha256": facts.partition_sha256,
+        "run": {key: summary[key] for key in SUMMARY if key in summary},
+        "clients": None if clients is None else _numbers(clients),
         "config": measurement.cell.config,
+        "sources": dict(facts.sources),
+        "records": {
+            "rounds": _rounds(facts, metric.column),
+            "clients": {
+                column: {str(round_): _numbers(values) for round_, values in facts.clients[column].items()}
+                for column in (metric.client_column, *FOR_STEPS)
+                if column in facts.clients
+            },
+            "train_sizes": None if facts.train_sizes is None else _numbers(facts.train_sizes),
+        },
     }
+
+
+def text_of(measurement: Measurement) -> str:
+    """The JSON file of a cell. The records are one line."""
+    content = as_json(measurement)
+    records = json.dumps(content.pop("records"), separators=(",", ":"))
+    return f'{json.dumps(content, indent=1)[:-2]},\n "records": {records}\n}}\n'
+
+
+def read_cells(folder: Path) -> dict[str, tuple[Path, RunFacts]]:
+    """The published cells in a folder by identity. Raises a `ConfigError`.
+
+    Cells of earlier versions without records are left out.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"cells: {folder} is not a folder; name one with the JSON files of published cells")
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text())
+            if isinstance(content, dict) and "records" not in content:
+                continue
+            id_, facts = identity(content["config"]), _facts(content)
+            changed = content["id"] != id_
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"cells: {path} is not the file of a cell: {type(error).__name__}: {error}") from error
+        if changed:
+            raise ConfigError(f"cells: {path}: its id is not that of its config; restore or remove the file")
+        found[id_] = (path, facts)
+    return found
+
+
+def _facts(content: Mapping[str, Any]) -> RunFacts:
+    records = content["records"]
+    rounds = [{name: _value(value) for name, value in row.items()} for row in records["rounds"]]
+    clients = {
+        column: {int(round_): _array(values) for round_, values in by_round.items()}
+        for column, by_round in records["clients"].items()
+    }
+    sizes = records["train_sizes"]
+    train_sizes = None if sizes is None else _array(sizes)
+    return RunFacts(content["run"], rounds, clients, content["partition_sha256"], train_sizes, content["sources"])
+
+
+def _rounds(facts: RunFacts, reported: str) -> list[dict[str, float | None]]:
+    """The rows of metrics.csv. A field that is NaN is None, which differs from a field that is not there."""
+    kept = {*IN_EVERY_ROUND, reported}
+    return [
+        {name: _number(value) for name, value in row.items() if name in kept or _is_evaluation(row)}
+        for row in facts.rounds
+    ]
+
+
+def _is_evaluation(row: Mapping[str, float]) -> bool:
+    return any(name.startswith("all_") for name in row)
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _numbers(values: Values) -> list[float | None]:
+    return [_number(float(value)) for value in values]
+
+
+def _value(number: float | None) -> float:
+    return math.nan if number is None else float(number)
+
+
+def _array(numbers: list[float | None]) -> Values:
+    return np.array([_value(number) for number in numbers], dtype=np.float64)

@@ -8,6 +8,9 @@ import numpy as np
 
 from pfl_lightning.compare.run_facts import RunFacts, Values
 
+FOR_STEPS = ("samples", "visits")
+"""Columns of clients.csv that the functions below read."""
+
 
 def gradient_steps(facts: RunFacts, round_: int, batch_size: int) -> float:
     """Gradient steps of all clients until the end of a round. NaN where the run did not record its samples.

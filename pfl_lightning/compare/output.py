@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pfl_lightning.compare.cell_json import as_json
+from pfl_lightning.compare.cell_json import text_of
 from pfl_lightning.compare.csv_table import csv_table
 from pfl_lightning.compare.latex import latex
 from pfl_lightning.compare.likeness import Outcome
@@ -37,16 +37,18 @@ def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
     make_folder(folder)
     for outcome in outcomes:
         for measurement in outcome.measurements:
-            text = json.dumps(as_json(measurement), indent=1) + "\n"
-            write_text(folder / f"{file_name(measurement.cell)}.json", text)
+            write_text(folder / f"{file_name(measurement.cell)}.json", text_of(measurement))
 
 
 def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Table, answers: Sequence[Answers]) -> None:
-    """Write comparison.json for pfl-report: the finished cells with the directories of their runs, and the table."""
+    """Write comparison.json for pfl-report: the finished cells with the directories of their runs, and the table.
+
+    Published cells have no directory, so they are in the table only.
+    """
     cells = [
         {"method": m.cell.method, "column": m.cell.column, "seed": m.cell.seed, "id": m.cell.id,
          "metric": m.metric.column, "directory": m.run_dir.name}
-        for outcome in outcomes for m in outcome.measurements
+        for outcome in outcomes for m in outcome.measurements if m.run_dir.is_dir()
     ]  # fmt: skip
     content = {"name": name, "cells": cells, "table": page_table(table, answers)}
     write_text(folder / "comparison.json", json.dumps(content, indent=1) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pfl_lightning.compare.plan import Cell
@@ -17,10 +17,11 @@ class Results:
 
     Args:
         folder: holds the run directories.
+        published: cells by identity whose results are known without a run. A run in the folder goes before them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, published: Mapping[str, tuple[Path, RunFacts]] | None = None) -> None:
+        self.folder, self.published = folder, published or {}
         self.finished: dict[str, tuple[Path, RunFacts]] = {}
         self.unfinished: dict[str, Path] = {}
         """Cells with a run that can be continued, or that another process is working on."""
@@ -44,6 +45,7 @@ class Results:
         before = self.finished.pop(cell.id, None)
         self.unfinished.pop(cell.id, None)
         if found is None:
+            self._publish(cell)
             return
         if found.state != "finished":
             self.unfinished[cell.id] = found.path
@@ -54,6 +56,15 @@ class Results:
                 self.finished[cell.id] = (found.path, read_facts(found.path))
             except Unreadable as reason:
                 self.refused[found.path] = str(reason)
+
+    def _publish(self, cell: Cell) -> None:
+        path, facts = self.published.get(cell.id, (None, None))
+        if path is None or facts is None or path in self.refused:
+            return
+        if facts.changed_sources:
+            self.refused[path] = f"the code of {', '.join(facts.changed_sources)} has changed since"
+        else:
+            self.finished[cell.id] = (path, facts)
 
     def _check_partitions(self, cells: Iterable[Cell]) -> None:
         """Refuse runs whose partition differs from that of most runs with the same data settings."""

@@ -15,6 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from pfl_lightning.checkpoint.marker import read_marker
+from pfl_lightning.checkpoint.sealed import Unusable
+from pfl_lightning.foundation.own_sources import source_digest
+
 Values = NDArray[np.float64]
 
 
@@ -34,11 +38,18 @@ class RunFacts:
     partition_sha256: str | None = None
     train_sizes: Values | None = None
     """Training samples of each client. None without client_facts.csv."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The user's own classes and the digests of their source files when the run was started."""
 
     @property
     def last_round(self) -> int:
         """Number of the last round."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    @property
+    def changed_sources(self) -> list[str]:
+        """Own classes whose source files have changed since."""
+        return [name for name, digest in self.sources.items() if source_digest(name) not in (None, digest)]
 
     def at(self, round_: int, column: str) -> float:
         """A column at a round. NaN where there is none."""
@@ -58,7 +69,7 @@ class RunFacts:
 def read_facts(run_dir: Path) -> RunFacts:
     """Read the summary, the tables and the partition of a run. Raises `Unreadable`."""
     summary, rounds, clients = read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir)
-    return RunFacts(summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir))
+    return RunFacts(summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir), _sources(run_dir))
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -110,6 +121,14 @@ def _read_clients(run_dir: Path) -> dict[str, dict[int, Values]]:
             if not np.isnan(values).all():
                 by_round[int(round_)] = values
     return columns
+
+
+def _sources(run_dir: Path) -> Mapping[str, str]:
+    try:
+        marker = read_marker(run_dir)
+    except Unusable as error:
+        raise Unreadable(str(error)) from error
+    return marker.sources if marker else {}
 
 
 def _train_sizes(run_dir: Path) -> Values | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfl_lightning.compare import slurm_array
 from pfl_lightning.compare.children import Child
-from pfl_lightning.compare.comparison import Comparison, Stage
+from pfl_lightning.compare.comparison import Comparison, Finished, Stage
 from pfl_lightning.compare.display import Quiet
 from pfl_lightning.compare.estimate import rounds_done, seconds_spent
 from pfl_lightning.compare.plan import Cell
@@ -23,11 +23,12 @@ class Session:
     Args:
         comparison: which cells are needed.
         folder: of the comparison. Run directories are in `runs` below it.
+        published: see `Results`.
     """
 
-    def __init__(self, comparison: Comparison, folder: Path) -> None:
+    def __init__(self, comparison: Comparison, folder: Path, published: Finished | None = None) -> None:
         self.comparison, self.folder = comparison, folder
-        self.results = Results(folder / "runs")
+        self.results = Results(folder / "runs", published)
         self.failed: dict[str, str] = {}
         """Identity → problem of cells that failed in this session."""
         self.queued: dict[str, str] = {}
@@ -74,5 +75,7 @@ class Session:
     def timed(self, stage: Stage) -> list[tuple[Cell, int, float]]:
         """Measured speeds of runs: cell, rounds, seconds."""
         paths = {**{key: path for key, (path, _) in self.results.finished.items()}, **self.results.unfinished}
-        found = [(cell, paths[cell.id]) for cell in stage.cells.values() if cell.id in paths]
+        found = [
+            (cell, paths[cell.id]) for cell in stage.cells.values() if cell.id in paths and paths[cell.id].is_dir()
+        ]
         return [(cell, rounds_done(path), seconds_spent(path)) for cell, path in found]
