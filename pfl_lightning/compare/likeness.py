@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ COMPARED = ("data", "task", "loop.rounds", "loop.participation", "loop.local_epo
 """Keys that must agree, with all below them."""
 NOT_COMPARED = ("data.root", "data.download", "task.optimizer")
 """Exceptions: places of files, and the optimizer, which each method may choose for itself."""
-STEPS_TOLERANCE = 0.01
-"""Relative difference of the gradient steps per visit that still counts as equal."""
+TOLERANCE = 0.01
+"""Relative difference of visits and of local work that still counts as equal."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,14 @@ def differences(column: Sequence[Outcome]) -> list[str]:
     setups = [_setup(outcome.entry) for outcome in column]
     usual = _usual([tuple(sorted(setup.items())) for setup in setups])
     texts = [_difference(setup, dict(usual)) for setup in setups]
-    steps = [_steps(outcome) for outcome in column]
-    usual_steps = _usual_steps([s for s, text in zip(steps, texts, strict=True) if s is not None and not text])
-    for index, own in enumerate(steps):
-        if own is not None and usual_steps is not None and abs(own - usual_steps) > STEPS_TOLERANCE * usual_steps:
-            words = f"{own:.1f} gradient steps per visit instead of {usual_steps:.1f}"
-            texts[index] = "; ".join(word for word in (texts[index], words) if word)
-    return texts
+    works = [_work(outcome) for outcome in column]
+    usual_work = _usual_work([work for work, text in zip(works, texts, strict=True) if work and not text])
+    if usual_work is None:
+        return texts
+    return [
+        "; ".join(word for word in (text, *(_other_work(work, usual_work) if work else ())) if word)
+        for text, work in zip(texts, works, strict=True)
+    ]
 
 
 def _setup(entry: Entry) -> dict[str, str]:
@@ -67,19 +69,55 @@ def _difference(own: Mapping[str, str], usual: Mapping[str, str]) -> str:
     return "; ".join(f"{key} {own.get(key, 'unset')} instead of {usual.get(key, 'unset')}" for key in keys)
 
 
-def _steps(outcome: Outcome) -> float | None:
-    """Gradient steps per visit, mean over the seeds. None until all are there, as every seed draws other clients."""
-    if not outcome.complete:
-        return None
-    known = [m.steps_per_visit for m in outcome.measurements if m.steps_per_visit == m.steps_per_visit]
-    return fmean(known) if known else None
+@dataclass(frozen=True)
+class _Work:
+    """The local training of an entry, mean over its seeds."""
+
+    visits: float
+    planned: float
+    """Visits that rounds and participation ask for."""
+    steps: float
+    """Gradient steps per visit. They depend on the clients that were drawn."""
+    passes: float
+    """Passes over a client's data per visit. NaN where they are not known."""
+
+    def trains_like(self, other: _Work) -> bool:
+        """Whether a visit takes as much work, whoever is visited."""
+        known = not math.isnan(self.passes + other.passes)
+        return _close(self.passes, other.passes) if known else _close(self.steps, other.steps)
+
+    def is_like(self, other: _Work) -> bool:
+        """Whether both have as many visits with as much work."""
+        return not self.extra_visits(other) and self.trains_like(other)
+
+    def extra_visits(self, other: _Work) -> str:
+        """The visits, if the method has more or fewer of them than the other would have in as many rounds."""
+        expected = other.visits / other.planned * self.planned
+        return "" if _close(self.visits, expected) else f"{self.visits:,.0f} visits instead of {expected:,.0f}"
 
 
-def _usual_steps(steps: Sequence[float]) -> float | None:
-    """The value that most others are close to."""
-    if not steps:
+def _work(outcome: Outcome) -> _Work | None:
+    """None until all seeds are there, as every seed draws other clients, and where a run did not record it."""
+    found = outcome.measurements
+    if not outcome.complete or any(math.isnan(m.steps_per_visit) for m in found):
         return None
-    return max(steps, key=lambda one: sum(abs(one - other) <= STEPS_TOLERANCE * one for other in steps))
+    planned = fmean(m.cell.visits for m in found)
+    visits, steps = fmean(m.visits for m in found), fmean(m.steps_per_visit for m in found)
+    return _Work(visits, planned, steps, fmean(m.passes_per_visit for m in found))
+
+
+def _usual_work(works: Sequence[_Work]) -> _Work | None:
+    """The one that most others are like."""
+    return max(works, key=lambda one: sum(one.is_like(other) for other in works), default=None)
+
+
+def _other_work(own: _Work, usual: _Work) -> list[str]:
+    steps = f"{own.steps:,.1f} gradient steps per visit instead of {usual.steps:,.1f}"
+    return [own.extra_visits(usual), "" if own.trains_like(usual) else steps]
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= TOLERANCE * abs(other)
 
 
 def _under(key: str, parents: Sequence[str]) -> bool:

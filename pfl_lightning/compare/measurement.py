@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from pfl_lightning.compare.gradient_steps import gradient_steps, visits
+from pfl_lightning.compare.gradient_steps import gradient_steps, passes_per_visit, visits
 from pfl_lightning.compare.metric import SELECTIONS, Metric
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
@@ -65,7 +65,17 @@ class Measurement:
     @property
     def steps_per_visit(self) -> float:
         """Gradient steps at a visit, on average."""
-        return self._steps(self.cell.rounds) / visits(self.facts, self.cell.visits)
+        return self._steps(self.cell.rounds) / self.visits
+
+    @property
+    def visits(self) -> float:
+        """Visits of all clients in all rounds."""
+        return visits(self.facts, self.cell.visits)
+
+    @property
+    def passes_per_visit(self) -> float:
+        """Passes over a client's data at a visit, on average. NaN where they were not recorded."""
+        return passes_per_visit(self.facts, self.cell.visits)
 
     @property
     def is_curve(self) -> bool:

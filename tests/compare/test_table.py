@@ -121,6 +121,39 @@ def test_more_gradient_steps_are_marked():
     assert differences(column) == ["", "", "10.0 gradient steps per visit instead of 5.0"]
 
 
+def outcomes_with_work(works):
+    """Rows of FedAvg whose two seeds have these samples and visits of the clients: label → one pair per seed."""
+    made = experiment(methods={label: {"algorithm": "FedAvg"} for label in works}, controls=[], seeds=[0, 1])
+    result = []
+    for entry in Comparison(made, ToyResolver()).stage({}).entries:
+        measured = []
+        for cell, (samples, visited) in zip(entry.cells, works[entry.method], strict=True):
+            table = {"samples": {4: np.array(samples)}, "visits": {4: np.array(visited)}}
+            rounds = [{"round": 4, "samples": 1.0, entry.metric.column: 0.5}]
+            facts = RunFacts({}, rounds, table, "p", train_sizes=np.array([20.0, 90.0]))
+            measured.append(measure(cell, Path("run"), facts, entry.metric))
+        result.append(Outcome(entry, tuple(measured)))
+    return result
+
+
+def test_other_clients_are_no_other_work():
+    """Both rows make five passes at a visit. The second one has drawn the large client more often."""
+    usual, other = ([100.0, 900.0], [1.0, 2.0]), ([0.0, 1350.0], [0.0, 3.0])
+    column = outcomes_with_work({"a": [usual, usual], "b": [usual, usual], "c": [usual, other]})
+    assert column[2].measurements[1].steps_per_visit > 1.1 * column[0].measurements[1].steps_per_visit
+    assert differences(column) == ["", "", ""]
+
+
+def test_more_visits_are_marked():
+    """A method that visits every client once more, in the same number of rounds."""
+    usual, more = ([100.0, 900.0], [1.0, 2.0]), ([200.0, 1350.0], [2.0, 3.0])
+    column = outcomes_with_work({"a": [usual, usual], "b": [usual, usual], "c": [more, more]})
+    assert differences(column) == ["", "", "5 visits instead of 3"]
+    twice = ([200.0, 1800.0], [1.0, 2.0])
+    column = outcomes_with_work({"a": [usual, usual], "b": [usual, usual], "c": [twice, twice]})
+    assert differences(column) == ["", "", "66.7 gradient steps per visit instead of 33.3"]
+
+
 def test_footnotes_go_on_after_z():
     methods = {f"m{n}": {"algorithm": "FedAvg", "loop.batch_size": 100 + n} for n in range(30)}
     made = experiment(methods={"FedAvg": None, "FedOBP": None, **methods}, controls=[])
