@@ -56,9 +56,17 @@ def resolved(
         if wants_copy:  # as many epochs as a visit has
             epochs = max(1, config["loop"]["local_epochs"])
             config = resolver.resolve(merge([base, own]), {**keys, "loop.finetune_epochs": epochs})
+        _check_label(resolver, method.label, class_name(config, "algorithm"))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     return with_partition_seed(config, experiment.partition_seed)
+
+
+def _check_label(resolver: Resolver, label: str, algorithm: str | None) -> None:
+    """Refuse a row that has the name of one method and the results of another."""
+    name = label.removesuffix(FINE_TUNED)
+    if name != algorithm and resolver.is_algorithm(name):
+        raise ConfigError(f"its algorithm is {algorithm}; give the row another label, or leave out its algorithm")
 
 
 def with_partition_seed(config: dict[str, Any], seed: int | None) -> dict[str, Any]:

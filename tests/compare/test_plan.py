@@ -61,6 +61,21 @@ def test_the_label_names_the_class_unless_an_algorithm_is_given(tmp_path):
     assert algorithms["more"]["class_path"] == "toy.FedAvg"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"methods": {"FedAvg": {"algorithm": "FedOBP"}}},
+        {"methods": {"FedAvg+FT": {"algorithm": "FedOBP"}}},
+        {"methods": ["FedAvg"], "set": {"algorithm": "FedOBP"}},
+        {"methods": ["FedAvg"], "grid": {"algorithm": ["FedOBP", "FedAvg"]}},
+        {"methods": {"mine": {"algorithm": "FedOBP"}, "FedAvg": {"extends": "mine"}}},
+    ],
+)
+def test_a_row_with_the_name_of_a_method_has_its_results(content):
+    with pytest.raises(ConfigError, match=r"methods\.FedAvg.*: its algorithm is FedOBP; give the row another label"):
+        entries(**content, controls=[])
+
+
 def test_an_unknown_method_is_named():
     with pytest.raises(ConfigError, match=r"methods\.FedXYZ: algorithm: no class FedXYZ"):
         entries(methods=["FedXYZ"])

@@ -60,13 +60,15 @@ class ToyResolver:
 
     def resolve(self, config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
         full = copy.deepcopy(merge([DEFAULTS, config]))
-        algorithm = full.get("algorithm")
+        algorithm = keys.get("algorithm", full.get("algorithm"))
         node = {"class_path": algorithm} if isinstance(algorithm, str) else dict(algorithm or {})
         name = node["class_path"].rpartition(".")[2]
         if name not in OPTIONS:
             raise ConfigError(f"algorithm: no class {name}")
         full["algorithm"] = {"class_path": f"toy.{name}", "init_args": {**OPTIONS[name], **node.get("init_args", {})}}
         for key, value in keys.items():
+            if key == "algorithm":
+                continue
             *parents, last = key.split(".")
             place = full
             for parent in parents:
