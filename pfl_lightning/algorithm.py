@@ -62,9 +62,18 @@ class Exchange:
     keeps: Tensor
     """Bool [S], the client's mask: True = personal."""
     sends: Tensor | None = None
-    """Bool [S]. None: all entries that are not kept."""
+    """Bool [S]. None: all entries not kept."""
     sent: int | None = None
     """The number of entries that travel, if it is known already. Counting them lets the host wait for a GPU."""
+
+    @classmethod
+    def of_everything(cls, client: ClientModule, bn_buffers: str) -> Exchange:
+        """Send every entry, kept or not, except BatchNorm statistics that stay local."""
+        sends = torch.ones_like(client.mask)
+        if bn_buffers != "local":
+            return cls(client.mask, sends, client.layout.size)
+        sends[client.layout.num_parameters :] = False
+        return cls(client.mask, sends, client.layout.num_parameters)
 
     def sent_entries(self) -> Tensor | None:
         """The entries that travel, bool [S], or None if the whole model does."""
@@ -176,7 +185,7 @@ class Algorithm:
         return None
 
     def personalize(self, client: ClientModule, server: Server) -> None:
-        """Make the model that is evaluated for a client that is not being trained."""
+        """Make the model to evaluate for a client outside its training."""
         self.download(client, server)
 
     def finetune(self, client: ClientModule, server: Server, epochs: int) -> None:

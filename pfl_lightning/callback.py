@@ -21,7 +21,7 @@ class Callback:
     """Override the events of interest.
 
     Every rank calls the same events in the same order, except `on_visit_end`, which the rank that trained the client
-    calls. Records are the same on every rank. A round that is given up ends without `on_round_end`.
+    calls. Records are the same on every rank. An abandoned round ends without `on_round_end`.
     """
 
     should_stop = False

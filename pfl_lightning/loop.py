@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server, Uploads
 from pfl_lightning.callback import Callback
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.build import build_engine
 from pfl_lightning.engine.cohort import draw_cohort, draw_evaluated
@@ -30,7 +30,7 @@ from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.metrics.history import History
 from pfl_lightning.metrics.record import RoundRecord
-from pfl_lightning.metrics.visit_report import Reports
+from pfl_lightning.metrics.visit_report import VisitReport, gather_reports
 from pfl_lightning.store import ClientStore, StoreConfig
 from pfl_lightning.tasks.lightning_task import as_task
 from pfl_lightning.tasks.task import Task
@@ -134,12 +134,11 @@ class FederatedFabricLoop:
         weights = self._weights(cohort, sizes)
         guard = RoundGuard(self.algorithm, server)
         uploads = Uploads(self.comm, plan.owner)
-        tensors = len(server.layout.parameter_spans)
-        reports = Reports(cohort, len(self.task.sums), tensors, self.task.trained.width)
+        reports: dict[int, VisitReport] = {}
         for result in self.engine.run(plan, lambda c: Invitation(c, weights[c], self.store.get(c)), server):
             uploads.add(result.upload, result.diverged)
             self.store.put(result.client, result.state)
-            reports.add(result.client, result.report)
+            reports[result.client] = result.report
             for callback in callbacks:
                 callback.on_visit_end(result)
             clock.lap("aggregate", result.phases)
@@ -151,7 +150,7 @@ class FederatedFabricLoop:
         uploads.require_used()
         guard.check_algorithm()
         clock.lap("aggregate")
-        reports.merge(self.comm, server.fingerprint)
+        table = gather_reports(reports, cohort, self.task, server.layout, self.comm, server.fingerprint)
         clock.lap("metrics")
         tested, evaluation = self.config.tests(server.round), None
         if self.config.evaluates(server.round):
@@ -162,11 +161,11 @@ class FederatedFabricLoop:
         self.server = server
         self.store.commit(cohort)
         if self.durations:
-            self.durations.enter(cohort, sizes, reports.rows["seconds"][:, 0].tolist())
-        return self.history.record_round(server.round, cohort, reports, evaluation, clock.total(), clock.phases, tested)
+            self.durations.enter(cohort, sizes, table["seconds"][:, 0].tolist())
+        return self.history.record_round(server.round, cohort, table, evaluation, clock.total(), clock.phases, tested)
 
     def evaluate(self, server: Server | None = None) -> Tensor:
-        """Test the clients in `evaluated`. Returns the sums for each model that is tested: [clients, moments, sums]."""
+        """Test the clients in `evaluated`. Returns the sums for each tested model: [clients, moments, sums]."""
         parts = (self.engine.client, self.algorithm, server or self.server, self.evaluated)
         return evaluate_clients(*parts, self.store.home, self.store.get, self.comm, self.config.finetune_epochs)
 

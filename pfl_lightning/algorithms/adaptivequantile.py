@@ -27,7 +27,7 @@ class AdaptiveQuantile(FedOBP):
     quantiles: list[float] = field(default_factory=lambda: [0.9, 0.99, 0.999, 0.9999, 1.0])
     """The quantiles that a client chooses from. Clients with too few samples to hold any out use `quantile`."""
     validation_share: float = 0.2
-    """Share of a client's training samples that is held out for the choice."""
+    """Share of a client's training samples held out for the choice."""
 
     @override
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from pfl_lightning.model.client import ClientModule
 @dataclass
 class APFL(TwoModels):
     """The tested model is v̄ = α v + (1 − α) w_i: v is the client's own, w_i its copy of the global model, trained as in
-    FedAvg. v follows the gradient of f(v̄), and so does α. A client that is not being trained mixes with the present w.
+    FedAvg. v follows the gradient of f(v̄), and so does α. Outside its training a client mixes with the present w.
 
     α = 0 or 1, not adapted, is FedAvg or Local (`first_visit: initial`) with personal BatchNorm statistics.
     """

@@ -1,4 +1,4 @@
-"""Ditto: FedAvg plus a personal model that is pulled towards the global one. Li et al., ICML 2021."""
+"""Ditto: FedAvg plus a personal model pulled towards the global one. Li et al., ICML 2021."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Exchange, Server
-from pfl_lightning.algorithms.parts.exchanges import send_everything
 from pfl_lightning.algorithms.parts.split import Split
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.model import masks
@@ -47,7 +46,7 @@ class FedALA(Split):
 
     @override
     def exchange(self, client: ClientModule) -> Exchange:
-        return send_everything(client, self.bn_buffers)
+        return Exchange.of_everything(client, self.bn_buffers)
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

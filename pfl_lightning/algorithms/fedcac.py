@@ -30,7 +30,7 @@ class FedCAC(FedAvg):
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     tau: float = 0.5
-    """Share of each tensor that is critical. Above 0, up to 1."""
+    """Critical share of each tensor. Above 0, up to 1."""
     beta: int = 100
     """The last round in which clients share critical parameters."""
     cutoff: float = 1e-10

@@ -12,7 +12,6 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Exchange, Server, Upload
 from pfl_lightning.algorithms.fedavg import FedAvg
 from pfl_lightning.algorithms.parts import scores
-from pfl_lightning.algorithms.parts.exchanges import send_everything
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.model import masks
@@ -69,7 +68,7 @@ class FedDPA(FedAvg):
 
     @override
     def exchange(self, client: ClientModule) -> Exchange:
-        return send_everything(client, self.bn_buffers)
+        return Exchange.of_everything(client, self.bn_buffers)
 
     @override
     def fit(self, client: ClientModule, server: Server) -> None:

@@ -15,7 +15,7 @@ from pfl_lightning.model.client import ClientModule
 class FedPer(Split):
     """Body and head are trained together. The head never leaves the client, the body is averaged.
 
-    A client that was never drawn has the common initial head: the server knows no other. An empty head is FedAvg, a
+    A client never drawn has the common initial head: the server knows no other. An empty head is FedAvg, a
     head that is the whole model is Local.
     """
 

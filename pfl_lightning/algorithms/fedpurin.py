@@ -32,7 +32,7 @@ class FedPURIN(FedCAC):
     bn_layers: Literal["local", "share"] = "local"
     """BatchNorm's weights and biases: kept by each client, or scored and shared like other parameters (Fig. 3)."""
     test_sparse: bool = False
-    """Test the sparse model `after` training, with zeros for entries that are not critical, as the paper's tables
+    """Test the sparse model `after` training, with zeros for entries not critical, as the paper's tables
     do."""
 
     @override

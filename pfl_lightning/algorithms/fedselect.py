@@ -37,14 +37,14 @@ class FedSelect(FedAvg):
     bn_buffers: Literal["average", "local"] = "local"
     """BatchNorm's running statistics: kept by each client, or averaged like parameters."""
     p: float = 0.25
-    """Share of the parameters that are still global which become personal at a visit. Above 0, up to 1."""
+    """Share of the still global parameters that become personal at a visit. Above 0, up to 1."""
     alpha: float = 0.3
     """Largest share of personal parameters. From 0 to 1."""
     overshoot: bool = False
     """Whether alpha may be exceeded by the last growth, as in the authors' code, which only checks it before growing:
     with p = 0.25 their 0.05, 0.30, 0.50 and 0.80 end at 25, 43.75, 57.8 and 82.2 % personal."""
     delta: Literal["visit", "update"] = "visit"
-    """The change that is ranked: of this visit, or (authors' code) between the models after this training and after the
+    """The change to rank: of this visit, or (authors' code) between the models after this training and after the
     one at which the client last selected; before the first selection, from the common initial model."""
     personal_lr: float | None = None
     """Learning rate γ_v of the passes over personal parameters. null: the optimizer's."""
@@ -76,7 +76,7 @@ class FedSelect(FedAvg):
             require(rate is None or rate > 0, key, rate, "a number above 0, or null")
         require(self.update_every >= 1, "update_every", self.update_every, "a whole number >= 1")
         if self.layers is not None and not self.layers:
-            raise ConfigError("layers: the list is empty; name the modules that shall be personal or leave it out")
+            raise ConfigError("layers: the list is empty; name the modules to keep personal, or leave it out")
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:

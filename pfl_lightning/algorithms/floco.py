@@ -32,7 +32,7 @@ class Floco(FedAvg):
     as took part in the round before, drawn at random, because the others train only to show their endpoints.
 
     The endpoints take the head's place in the model, so they are trained, averaged and counted as all parameters are.
-    A client's center and radius are personal entries of it. A client that has none is tested in the middle.
+    A client's center and radius are personal entries of it. A client without them is tested in the middle.
     Memory per rank: in round τ the models of its own clients and the endpoints of one more.
     """
 

@@ -1,4 +1,4 @@
-"""FLOCO+: FLOCO plus a personal model that is pulled towards the global one. Grinwald et al., NeurIPS 2024."""
+"""FLOCO+: FLOCO plus a personal model pulled towards the global one. Grinwald et al., NeurIPS 2024."""
 
 from __future__ import annotations
 

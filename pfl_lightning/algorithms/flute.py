@@ -106,7 +106,7 @@ def server_step(head: Mapping[str, Tensor], lr: float) -> Tensor:
 
 
 def simplex_target(classes: Tensor) -> Tensor:
-    """T [C, C] for a client that has these classes, bool [C]: (I − 11ᵀ/C) / √(C − 1) where it has both, else 0."""
+    """T [C, C] for a client with these classes, bool [C]: (I − 11ᵀ/C) / √(C − 1) where it has both, else 0."""
     count, has = len(classes), classes.float()
     return (torch.eye(count, device=has.device) - 1 / count) * has.outer(has) / math.sqrt(count - 1)
 

@@ -23,7 +23,7 @@ from pfl_lightning.tasks.task import Task
 class KNNPer(FedAvg):
     """p = λ p_kNN + (1 − λ) softmax(logits), with p_kNN(c) ∝ Σ exp(−d² / (D σ)) over those of the k nearest training
     samples that have class c. d is the distance of features, D their number. Nothing is trained, nothing is kept: the
-    features are computed at each test, so a client that was never drawn profits as well.
+    features are computed at each test, so a client never drawn profits as well.
     """
 
     k: int = 10

@@ -53,7 +53,7 @@ class Learn2pFed(FedAvg):
     tie_cells: bool = False
     """Whether all cells share their settings, instead of each having its own."""
     learnable: tuple[Setting, ...] = SETTINGS
-    """The settings that are learned: Lambda (how much each parameter is held to w), rho, eta, gamma, theta (the steps
+    """The learned settings: Lambda (how much each parameter is held to w), rho, eta, gamma, theta (the steps
     of v, z, w and alpha), p (the client's weight in w)."""
     start_layer: str = "head"
     """Where it starts: the net's head, or a linear layer of its body such as body.fc2. One linear layer takes the place
@@ -156,7 +156,7 @@ class Learn2pFed(FedAvg):
             client.record_step(problem.loss(client.vector[head].double()), (x, y))
         split = self.split(client, x, y) if self.learn_share else None
         participant = Participant(values, client.weight, problem, start, client.visits, split)
-        # each cell sends the sum v − z − α, and on the way back the gradient of each w that was received
+        # each cell sends the sum v − z − α, and on the way back the gradient of each w received
         sent = FLOAT64 * ledger.dense_bytes(len(head) * (self.passes * self.cells + self.steps_back))
         return Upload(client.id, {}, client.weight, extra={"participant": participant}, bytes=sent)
 

@@ -33,7 +33,7 @@ class PFedFDA(FedAvg):
     then each client mixes its own estimate with the global one by its own β, chosen by cross-validation on its training
     features, and the mixtures are averaged. The head is made of features and never travels.
 
-    A client that was never drawn works in full: it makes its head from its own training data as all others do.
+    A client never drawn works in full: it makes its head from its own training data as all others do.
     """
 
     ridge: float = 1.0

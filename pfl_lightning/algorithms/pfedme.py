@@ -20,7 +20,7 @@ class PFedMe(TwoModels):
     """With each of R batches, K steps bring θ nearer to argmin f(θ) + λ/2 ‖θ − w_i‖², then w_i moves a little to θ.
 
     w_i is uploaded, θ is the client's own model and is tested. Steps are plain gradient steps with the rates given
-    here: the task's optimizer has no part in them. One that was never drawn is tested with the θ it would find now.
+    here: the task's optimizer has no part in them. One never drawn is tested with the θ it would find now.
 
     The defaults are the authors' for MNIST with batches of 20. Other nets and data may diverge with them: lower
     `personal_lr` first (configs/pfedme_fashion10k.yaml has rates for the CNN).

@@ -95,7 +95,7 @@ class Checkpoints(Callback):
         self._warned = problem is not None
 
     def finish(self) -> None:
-        """Save rounds that are not saved yet. Raises a `RunError` if that fails."""
+        """Save the rounds not saved yet. Raises a `RunError` if that fails."""
         if problem := self.save():
             error = RunError(problem)
             error.collective = True
@@ -157,7 +157,7 @@ class Checkpoints(Callback):
         return f"{self.loop.server.round:08d}-{kind}{rank}"
 
     def _remove_new(self) -> None:
-        """Remove a failed attempt, because attempts would fill a disk that is nearly full."""
+        """Remove a failed attempt, because attempts would fill a nearly full disk."""
         names = [f"{self._name('clients')}*"]
         if self.loop.comm.rank == 0:
             manifest = manifest_path(self.folder, self.loop.server.round).name
@@ -174,7 +174,7 @@ class Checkpoints(Callback):
         return Slot(clients, files, self.loop.server.round)
 
     def _complete(self, old: Slot, new: Slot) -> str | None:
-        """On rank 0, when all files are complete: write the manifest, then remove files that are no longer needed."""
+        """On rank 0, when all files are complete: write the manifest, then remove files no longer needed."""
         loop = self.loop
         manifest = Manifest(
             torch=str(torch.__version__),

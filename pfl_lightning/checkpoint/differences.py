@@ -65,7 +65,7 @@ def _name(key: str, prefix: str) -> str:
 
 
 def _without(names: Set[str], config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested config without the settings of these full keys, and without branches that are empty then."""
+    """A nested config without the settings of these full keys, and without branches left empty."""
     kept = {}
     for key, value in config.items():
         name = _name(key, prefix)

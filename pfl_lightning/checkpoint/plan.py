@@ -1,4 +1,4 @@
-"""Choosing the clients to write: those that were trained, and those in files that are mostly out of date."""
+"""Choosing the clients to write: the trained ones, and those in mostly outdated files."""
 
 from __future__ import annotations
 

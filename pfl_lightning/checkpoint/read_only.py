@@ -12,7 +12,7 @@ from pfl_lightning.foundation.errors import ConfigError
 
 
 def find_checkpoint(run_dir: Path) -> Manifest:
-    """The latest good checkpoint of a run. Raises a `ConfigError`. A broken one that is passed over is reported."""
+    """The latest good checkpoint of a run. Raises a `ConfigError`. If a broken one is skipped, that is reported."""
     folder, problem, latest = run_dir / "checkpoints", "there is no checkpoint", 0
     for round_ in list_rounds(folder):
         latest = max(latest, round_)

@@ -12,7 +12,7 @@ from pfl_lightning.checkpoint.manifest import Manifest, manifest_path
 
 @dataclass(eq=False)
 class Slot:
-    """One checkpoint, which is brought up to date in its turn by writing the clients that are outdated in it."""
+    """One checkpoint, brought up to date in its turn by writing the clients outdated in it."""
 
     clients: list[int]
     """For each client the index of the file with its state. -1 if this slot has none."""
@@ -37,12 +37,12 @@ def restored_slots(count: int, latest: Manifest, others: Iterable[Manifest]) -> 
 
     Args:
         count: number of slots.
-        latest: the checkpoint that was loaded.
+        latest: the loaded checkpoint.
         others: good checkpoints of earlier rounds, latest first, whose files the run goes on using.
     """
     slots = [Slot(latest.clients, latest.files, latest.round)]
     for manifest in others:
-        # a client that was trained after that checkpoint is in a file that `latest` has written after it
+        # a client trained after that checkpoint is in a file that `latest` has written after it
         outdated = {c for c in latest.trained if latest.files[latest.clients[c]].round > manifest.round}
         slots.append(Slot(manifest.clients, manifest.files, manifest.round, outdated))
     new = [Slot([-1] * len(latest.clients), outdated=set(latest.trained)) for _ in range(count)]

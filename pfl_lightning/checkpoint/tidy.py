@@ -1,4 +1,4 @@
-"""Removing the files of checkpoints that are no longer kept, and those that a kill left behind."""
+"""Removing the files of checkpoints no longer kept, and those that a kill left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUR_NAMES = re.compile(rf"\.?({PART_NAME.pattern}|{MANIFEST_NAME.pattern})(\.tmp
 
 
 def remove_unneeded(folder: Path, needed: Collection[str]) -> None:
-    """Remove all files of checkpoints but those that are `needed`.
+    """Remove all files of checkpoints except the `needed` ones.
 
     Other files in the folder stay. A file that cannot be removed stays until the next call.
     """

@@ -104,7 +104,7 @@ def build_compare_parser() -> ArgumentParser:
     add("--methods", nargs="+", help="compare these methods, without an experiment file")
     add("--config", help="config file that all methods share, with --methods")
     add("--seeds", nargs="+", type=int, help="seeds of the runs, with --methods; 0 by default")
-    add("--metric", help="column of metrics.csv that is reported, with --methods; all_acc_before by default")
+    add("--metric", help="column of metrics.csv to report, with --methods; all_acc_before by default")
     add("--variant", help="one of the variants that the experiment file has, such as short")
     add("--rows", nargs="+", metavar="LABEL", help="only these methods of the experiment; * and ? match any letters")
     add("--columns", nargs="+", metavar="LABEL", help="only these columns of the experiment, such as 'CIFAR-10, *'")

@@ -47,7 +47,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def slug(name: str) -> str:
-    """A name that is good for files and jobs."""
+    """A name usable for files and jobs."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "comparison"
 
 

@@ -1,4 +1,4 @@
-"""One clear line for each way to get a config wrong: the key, the mistake, and the values that are allowed."""
+"""One clear line for each way to get a config wrong: the key, the mistake, and the allowed values."""
 
 from __future__ import annotations
 

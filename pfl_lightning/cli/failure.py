@@ -40,7 +40,7 @@ def _place(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """The first line of the message that is not empty."""
+    """The first non-empty line of the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

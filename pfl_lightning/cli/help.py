@@ -156,7 +156,7 @@ def settings_parser(key: str, found: Any) -> ArgumentParser:
 
 
 def _summary(name: str, found: type) -> str:
-    """A class and its first sentence. Most modules begin with one that is meant for a list."""
+    """A class and its first sentence. Most modules begin with one meant for a list."""
     subject, _, about = (inspect.getdoc(inspect.getmodule(found)) or "").partition("\n")[0].partition(": ")
     if re.sub(r"\W", "", subject).lower() != name.lower():
         text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())

@@ -70,7 +70,7 @@ class FabricConfig:
 
 
 def make_fabric(config: FabricConfig, cohort_size: int, ranks_per_client: int = 1) -> Fabric:
-    """A Fabric that is not launched yet."""
+    """A Fabric not launched yet."""
     # banners, and news about processes: this package reports errors itself
     for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.ERROR)

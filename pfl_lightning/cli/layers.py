@@ -1,6 +1,6 @@
 """A command line as layers of settings: each config file is one, each option is one, later layers win.
 
-A class that is named on the command line starts from its own defaults. If it replaces another class, the settings that
+A class named on the command line starts from its own defaults. If it replaces another class, the settings that
 earlier layers gave to the other class are dropped, and `Dropped` says so. A file that extends another one may name
 another class and keep the settings that both classes have: sharing them is the purpose of `extends`.
 """
@@ -61,7 +61,7 @@ class Settings:
     words: list[str]
     """For the parser: one word per option, and the text of each file after `--config`."""
     classes: dict[str, str]
-    """Key to the class that was named last for it."""
+    """Key to the class named last for it."""
     dropped: list[Dropped]
     replaced: set[str]
     """Keys whose class in a file was replaced by another one on the command line."""

@@ -45,7 +45,7 @@ class LoggerPlan:
         Args:
             run_dir: their files go there, unless the config says otherwise.
             resumed_at: the round from which the run continues.
-            identities: class and version of each logged run that is continued.
+            identities: class and version of each logged run to continue.
         """
         left, made = list(identities), []
         for entry in self._entries:

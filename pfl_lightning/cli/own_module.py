@@ -16,14 +16,14 @@ KEY = "task"
 
 
 def accept_module(parser: ArgumentParser, found: Any, words: list[str]) -> None:
-    """Let `--task` take a LightningModule that is not a `Task`.
+    """Let `--task` take a LightningModule other than a `Task`.
 
     The parser then returns a function that makes the module. Parameters that the data fills in are no options, except
     those that the command line gives a value.
 
     Args:
         parser: the parser of the command.
-        found: the class that is named for `task`.
+        found: the class named for `task`.
         words: the options, and the text of each config file after `--config`.
     """
     if inspect.isclass(found) and issubclass(found, LightningModule) and not issubclass(found, Task):

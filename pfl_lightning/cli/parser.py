@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse.typing import lazy_instance
 from lightning.pytorch.loggers import Logger
 
-import pfl_lightning.algorithms  # short names are found among the classes that are imported
+import pfl_lightning.algorithms  # short names are found among the imported classes
 import pfl_lightning.nets  # noqa: F401
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.callback import Callback
@@ -42,7 +42,7 @@ GROUPS: dict[str, type] = {
 
 
 class Command(NamedTuple):
-    """A command line that was understood."""
+    """A parsed command line."""
 
     config: Namespace
     dropped: list[Dropped]

@@ -1,4 +1,4 @@
-"""`pfl-personalize`: a model for a client that was never in the run."""
+"""`pfl-personalize`: a model for a client outside the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = """\
   pfl-personalize runs/fedper --data new.npz --no-training
 """
 DESCRIPTION = """\
-Give a client that was never in the run its model, by the run's own method: the global model of the last checkpoint,
+Give a client outside the run its model, by the run's own method: the global model of the last checkpoint,
 made personal, then trained on the client's data for one visit. Writes the model and its card like pfl-export. The run
 itself is not changed."""
 

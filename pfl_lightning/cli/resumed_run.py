@@ -24,7 +24,7 @@ AUTO = "auto"
 STORED_KEYS = (
     "algorithm", "task", "data", "loop", "fabric", "checkpoint", "store", "report", "callbacks", "loggers", "seed",
 )  # fmt: skip
-"""Keys that are read from a run directory. Others, such as `config`, could point to further files."""
+"""Keys read from a run directory. Others, such as `config`, could point to further files."""
 SHOWN_NAMES = 3
 
 
@@ -78,14 +78,14 @@ def resumed_run_dir(config: Namespace) -> Path:
         return Path(config.run_dir)
     path = Path(config.resume)
     if config.run_dir is not None and Path(config.run_dir).resolve() != path.resolve():
-        raise ConfigError(f"run_dir: {config.run_dir} is not the run that is resumed; leave run_dir out")
+        raise ConfigError(f"run_dir: {config.run_dir} is not the resumed run; leave run_dir out")
     if not content(path):
         raise ConfigError(f"resume: there is no run in {path}")
     return path
 
 
 def check_resumable(path: Path, config_text: str, complete: Callable[[str], str]) -> None:
-    """Refuse a directory with anything in it that is not this very run, or that this run would overwrite.
+    """Refuse a directory with anything in it other than this very run, or anything that this run would overwrite.
 
     Args:
         path: the directory. It may be free, because `--resume auto` also starts runs.

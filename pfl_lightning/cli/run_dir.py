@@ -18,7 +18,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from pfl_lightning.checkpoint.manifest import list_rounds
 from pfl_lightning.checkpoint.marker import MARKER_NAME
 from pfl_lightning.cli.run_lock import LOCK_NAME, RunLock
-from pfl_lightning.comm.ranks import Ranks
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.atomic_files import make_folder, temporary_path
 from pfl_lightning.foundation.errors import ConfigError
 
@@ -27,7 +27,7 @@ VISIBLE_SECONDS = 60.0
 BEFORE_MARKER = {LOCK_NAME, temporary_path(Path(MARKER_NAME)).name}
 """Files that a run writes before its marker. A kill may leave a directory with nothing but these."""
 RUN_FILES = ("config.yaml", "partition.safetensors", "metrics.csv", "summary.json", MARKER_NAME)
-USE_ANOTHER = "use a directory that is empty or does not exist yet"
+USE_ANOTHER = "use a new or empty directory"
 
 
 class RunDirectory:
@@ -103,7 +103,7 @@ def is_first_process() -> bool:
 
 
 def check_free(path: Path) -> None:
-    """Refuse a path that is not a directory, has files in it, or cannot be written."""
+    """Refuse a path that cannot be written, is no directory, or has files in it."""
     check_directory(path)
     if content(path):
         or_continue = f", or continue its run with --resume {path}" if list_rounds(path / "checkpoints") else ""
@@ -131,7 +131,7 @@ def check_writable(path: Path) -> None:
         raise _cannot_create(path, parent, os.strerror(errno.EROFS if is_read_only else errno.EACCES))
 
 
-def check_shared(path: Path, ranks: Ranks) -> None:
+def check_shared(path: Path, ranks: Comm) -> None:
     """Refuse a directory that other nodes do not see: the states of their clients would be lost."""
     blind = {host for host, sees in zip(ranks.hosts, ranks.gather(_sees_lock(path)), strict=True) if not sees}
     if blind:

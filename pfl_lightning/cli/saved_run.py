@@ -29,7 +29,7 @@ def load_client(run: str | Path, client: int | str, *, finetuned: bool = False, 
     Args:
         run: the directory of the run.
         client: the number of the client, or its name if the data set names its clients.
-        finetuned: the copy that is fine-tuned for `loop.finetune_epochs`, instead of the model before local training.
+        finetuned: the copy fine-tuned for `loop.finetune_epochs`, instead of the model before local training.
         trust: whether to run code from outside of this package that the run's config names.
 
     Returns:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class Status:
-    """A line that is overwritten by whatever is printed next. Silent unless a person watches on a terminal."""
+    """A line that the next output overwrites. Silent unless a person watches on a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -29,5 +29,5 @@ class Status:
 
 
 def is_first_process() -> bool:
-    """Whether this is rank 0, as far as SLURM and torchrun say. Ranks that are forked later do not count."""
+    """Whether this is rank 0, as far as SLURM and torchrun say. Ranks forked later do not count."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID"))

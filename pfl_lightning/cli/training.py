@@ -24,7 +24,7 @@ from pfl_lightning.cli.origin import origin
 from pfl_lightning.cli.own_digests import own_digests
 from pfl_lightning.cli.resumed_run import AUTO
 from pfl_lightning.cli.run_dir import check_shared, content
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data import save_partition
 from pfl_lightning.foundation import slurm
 from pfl_lightning.foundation.atomic_files import write_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pfl_lightning.cli.job import Job
 
 UNLOGGED = ("callbacks", "loggers", "run_dir", "resume", "trust")
-"""Keys of the config that are not settings of the training."""
+"""Keys of the config other than settings of the training."""
 
 
 class Training:

@@ -42,7 +42,7 @@ def is_trusted(argv: list[str]) -> bool:
 
 
 def outside_names(value: Any) -> Iterator[str]:
-    """The names in a config that the parser could import and that are not classes of a known package."""
+    """The names in a config that the parser could import, except classes of a known package."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key == "class_path" and isinstance(item, str):

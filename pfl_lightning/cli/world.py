@@ -20,7 +20,7 @@ class World(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """A program outside of this one that has started the ranks already."""
+    """Another program that has started the ranks already."""
 
     name: str
     world: World

@@ -7,7 +7,7 @@ for any number of ranks and any assignment of clients, by construction.
 The weights of a round add up to one. A mean over k clients is therefore off by at most k · 2⁻⁴⁵, divided by the
 fraction of the weight that takes part in an entry. For ten equal clients this is 3e-13, far below the rounding of
 float32. Values up to `LIMIT` (2¹⁸ = 262 144) cannot overflow 63 bits. A client with a value beyond that, or with a
-value that is not finite, has diverged.
+non-finite value, has diverged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CPU_CHUNK = 1 << 18
 
 
 class ExactMean:
-    """A weighted mean of named tensors that is being added up in integers.
+    """A weighted mean of named tensors, added up in integers.
 
     Args:
         like: tensors with the names, shapes and device of the values.

@@ -1,4 +1,4 @@
-"""Ranks on one machine that are forked from one process."""
+"""Ranks on one machine, forked from one process."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, fits
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import AlgorithmError, DivergedError
 
 
@@ -28,14 +28,14 @@ class Upload:
     weight: float
     """The client's fraction of the total weight of the round, in [0, 1]."""
     sends: dict[str, Tensor] = field(default_factory=dict)
-    """Per name a bool tensor of the entries that are sent. A name without one is sent whole."""
+    """Per name a bool tensor of the sent entries. A name without one is sent whole."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Anything the server compares or combines client by client. It is kept until the round ends."""
     bytes: int | None = None
     """Bytes on the wire. None: float32 for each entry sent, one byte per uint8, one bit per bool."""
 
     def count_sent(self) -> list[Tensor]:
-        """The numbers that `count_bytes` needs: how many entries of each tensor are sent that is not sent whole."""
+        """The numbers that `count_bytes` needs: the number of sent entries of each tensor not sent whole."""
         return [self.sends[name].count_nonzero() for name in self.values if name in self.sends and self.bytes is None]
 
     def count_bytes(self, sent: Sequence[float] | None = None) -> int:

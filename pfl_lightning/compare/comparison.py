@@ -23,12 +23,12 @@ Finished = Mapping[str, tuple[Path, RunFacts]]
 
 @dataclass
 class Stage:
-    """The results so far, and the cells that are needed next."""
+    """The results so far, and the cells needed next."""
 
     entries: list[Entry] = field(default_factory=list)
     """All places of the table. Those whose search goes on have no cells that count yet."""
     cells: dict[str, Cell] = field(default_factory=dict)
-    """Every cell that is needed at this stage, finished or not, by identity."""
+    """Every cell needed at this stage, finished or not, by identity."""
     searching: set[tuple[str, str]] = field(default_factory=set)
     """(method, column) pairs whose search is not over."""
     problems: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Comparison:
                 check_validation(self._entry(method, column).cells[0].config, method.label)
 
     def stage(self, finished: Finished, failed: Collection[str] = ()) -> Stage:
-        """The cells that are needed now. A search comes first. Its choice decides which cells the table needs.
+        """The cells needed now. A search comes first. Its choice decides which cells the table needs.
 
         Args:
             finished: results so far.

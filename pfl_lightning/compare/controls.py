@@ -23,14 +23,14 @@ COLLABORATION_OFF: Mapping[str, Mapping[str, Any]] = {
 
 
 def named_controls(experiment: Experiment) -> list[Method]:
-    """The controls that are methods themselves, unless a row of that label is there already."""
+    """The controls that are methods themselves, unless that label has a row already."""
     present = {method.label for method in experiment.methods}
     labels = [label for label in experiment.controls if label != ALONE and label not in present]
     return [Method(label, control=True) for label in labels]
 
 
 def alone(method: Method, algorithm: str, experiment: Experiment) -> Method | None:
-    """The same method with its collaboration switched off, where that is possible and wanted."""
+    """The same method with its collaboration switched off, where possible and wanted."""
     settings = COLLABORATION_OFF.get(algorithm)
     if settings is None or ALONE not in experiment.controls or method.control:
         return None

@@ -26,7 +26,7 @@ class Quiet:
         self._waiting: list[Cell] = []
 
     def expect(self, cells: Sequence[Cell]) -> None:
-        """The cells that are going to run. Called before they do."""
+        """The cells about to run. Called before they do."""
         self._waiting += cells
         self.total += len(cells)
 

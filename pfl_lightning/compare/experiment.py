@@ -12,7 +12,7 @@ SELECTS: tuple[Select, ...] = ("last", "best", "validation", "best_per_client", 
 Engine = Literal["random", "grid", "optuna"]
 ENGINES: tuple[Engine, ...] = ("random", "grid", "optuna")
 CONTROLS = ("Local", "FedAvg", "FedAvg+FT", "alone")
-"""Added to every comparison. `alone` adds each method with its collaboration switched off, where that is possible."""
+"""Added to every comparison. `alone` adds each method with its collaboration switched off, where possible."""
 FINE_TUNED = "+FT"
 """Ending of a label: test a fine-tuned copy of each client's model."""
 EVERY = "*"
@@ -85,7 +85,7 @@ class Search:
     """Of the draws."""
 
     def space_of(self, label: str) -> dict[str, Any]:
-        """The keys that are searched for a method."""
+        """The keys searched for a method."""
         return {**self.space.get(EVERY, {}), **self.space.get(label, {})}
 
 

@@ -59,7 +59,7 @@ def _setup(entry: Entry) -> dict[str, str]:
 
 
 def _usual(setups: Sequence[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
-    """The most frequent setup. The first one of those that are equally frequent."""
+    """The most frequent setup. The first one of equally frequent ones."""
     counts = Counter(setups)
     return max(counts, key=lambda setup: counts[setup])
 

@@ -14,7 +14,7 @@ Timed = Sequence[tuple[Cell, int, float]]
 
 
 def listing(stage: Stage, results: Results, queued: Mapping[str, str], timed: Timed) -> list[dict[str, Any]]:
-    """One line per cell: state, rounds, visits, epochs of local training, and seconds that are left where known."""
+    """One line per cell: state, rounds, visits, epochs of local training, and remaining seconds where known."""
     pace = paces(timed)
     rows = []
     for cell in stage.cells.values():

@@ -16,7 +16,7 @@ from pfl_lightning.compare.run_facts import RunFacts, Unreadable, Values
 from pfl_lightning.compare.statistics import first_reached, spread, worst_tenth
 
 BYTES = {"up_mib": "up_bytes", "down_mib": "down_bytes"}
-"""Metrics that are made from the traffic of all clients."""
+"""Metrics made from the traffic of all clients."""
 CLIENTS_TOLERANCE = 1e-4
 """clients.csv may have fewer digits than metrics.csv."""
 

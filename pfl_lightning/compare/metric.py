@@ -23,9 +23,9 @@ RECORDED = {
     "up_mib": "MiB that a client of the round sends, on average",
     "down_mib": "MiB that a client of the round receives, on average",
 }
-"""The columns of a run that are no tests."""
+"""The columns of a run other than tests."""
 LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
-"""Words in the names of metrics that are better when lower, for tasks that do not say it."""
+"""Words in the names of metrics where lower is better, for tasks that do not say it."""
 MOMENTS = {
     "before": "tested with the model that it would start its next visit with, before local training",
     "after": "tested with the outcome of its latest local training (clients that were never drawn do not count)",

@@ -55,7 +55,7 @@ def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Tab
 
 
 def check_page(page: Path, name: str) -> None:
-    """Refuse a page that has no place for the table."""
+    """Refuse a page without a place for the table."""
     begin, end = _marks(name)
     try:
         text = page.read_text()

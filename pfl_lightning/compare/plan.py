@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def cost(self) -> int:
-        """Epochs of local training over all visits: a measure of its duration that is known in advance."""
+        """Epochs of local training over all visits: a measure of its duration known in advance."""
         return self.visits * max(1, int(self.config["loop"]["local_epochs"]))
 
 
@@ -98,7 +98,7 @@ def entry_of(
 
 
 def check_columns(entries: Sequence[Entry]) -> None:
-    """Refuse a grid that has no effect on a method: two columns would show the same runs.
+    """Refuse a grid without effect on a method: two columns would show the same runs.
 
     Controls may have the same runs in several columns, for they do without the grid's `algorithm.…` keys.
     """

@@ -29,11 +29,11 @@ class Results:
         """Directories that claim to hold a cell's run, and why they are left alone."""
 
     def refresh(self, cells: Iterable[Cell]) -> None:
-        """Look for the runs of these cells, until those that are left agree with each other."""
+        """Look for the runs of these cells, until the remaining ones agree with each other."""
         cells = list(cells)
         directories = scan(self.folder)
         refused = -1
-        while refused != len(self.refused):  # a directory that is refused may have a better one beside it
+        while refused != len(self.refused):  # a refused directory may have a better one beside it
             refused = len(self.refused)
             for cell in cells:
                 self._find(cell, [path for path in directories.get(cell.id, []) if path not in self.refused])

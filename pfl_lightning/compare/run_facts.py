@@ -90,7 +90,7 @@ def read_rounds(run_dir: Path) -> list[dict[str, float]]:
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             rows = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
-    except (OSError, ValueError, TypeError, csv.Error) as error:  # a row that is too long has a list in it
+    except (OSError, ValueError, TypeError, csv.Error) as error:  # a row too long has a list in it
         raise Unreadable("its metrics.csv cannot be read") from error
     if any(math.isnan(row.get("round", math.nan)) for row in rows):
         raise Unreadable("its metrics.csv has a row without a round")

@@ -1,6 +1,6 @@
 """Search: try values of some keys and let validation data choose.
 
-Proposals are a pure function of the trials so far, so a search that was interrupted goes on as if nothing had happened.
+Proposals are a pure function of the trials so far, so an interrupted search goes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def propose(search: Search, method: str, column: str, higher: bool, trials: Sequ
         method: label of the method.
         column: label of the column.
         higher: whether a higher value is better.
-        trials: those that are done, in the order in which they were proposed.
+        trials: the finished ones, in the order of their proposal.
     """
     space = search.space_of(method)
     if search.engine == "optuna":

@@ -50,7 +50,7 @@ class Session:
         return [(cell, self.results.unfinished.get(id_)) for id_, cell in stage.cells.items() if id_ not in done]
 
     def run(self, start: Callable[[Cell, Path, int], Child], slots: int, stop: StopSignals, display: Quiet) -> Stage:
-        """Run everything that is missing on this machine, stage after stage. Raises `Stopped`."""
+        """Run every missing cell on this machine, stage after stage. Raises `Stopped`."""
         stage = self.refresh()
         while work := self.missing(stage):
             display.expect([cell for cell, _ in work])
@@ -63,7 +63,7 @@ class Session:
         return stage
 
     def submit(self, write: Callable[[Cell], Path], name: str, ranks: int, options: str, env: dict[str, str]) -> Stage:
-        """Submit everything that is missing to SLURM."""
+        """Submit every missing cell to SLURM."""
         stage = self.refresh()
         folder = self.results.folder
         tasks = [(cell, write(cell), path or new_directory(cell, folder)) for cell, path in self.missing(stage)]

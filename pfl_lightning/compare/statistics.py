@@ -37,7 +37,7 @@ def spread(values: Values) -> float:
 
 
 def worse_share(values: Sequence[Values], reference: Sequence[Values], higher: bool) -> float:
-    """Share of the clients, over all seeds, that are strictly worse than in the reference. Ties are not worse.
+    """Share of the clients, over all seeds, with strictly worse values than in the reference. Ties are not worse.
 
     Args:
         values: per seed, one value per client.

@@ -33,7 +33,7 @@ def check_clients(name: str, parts: Parts, client_names: tuple[str, ...]) -> lis
     """Check that every client has training samples, and that some client has test samples.
 
     Returns:
-        Lines about clients that are unusual but allowed.
+        Lines about unusual but allowed clients.
     """
     empty = np.flatnonzero(parts.train_sizes == 0)
     if len(empty):

@@ -36,7 +36,7 @@ class ElectricityLoad(FederatedData):
             column is the time, every other column is one client. A folder of such files gives one client per file.
         series: names of the series to use, such as [AEP_MW, DOM_MW] or [MT_001, MT_158]. null uses all of them.
         num_clients: number of series to choose. null takes all of them.
-        choice: rule that chooses them. "random" draws with the seed. "distinct" takes those that are farthest apart
+        choice: rule that chooses them. "random" draws with the seed. "distinct" takes those farthest apart
             (Learn2pFed's Setting 1 with num_clients 5): the two with the largest Euclidean distance between their
             scaled training parts, then always the one farthest from its nearest neighbour among those already chosen.
             The paper looked at a t-SNE picture instead, and a picture cannot be repeated.
@@ -45,7 +45,7 @@ class ElectricityLoad(FederatedData):
         records: number of values to keep of each series, the latest ones. null keeps all of them.
         root: directory of the data sets. null takes the environment variable PFL_DATA, or "data".
         seed: seed for choosing or generating the series. null takes the seed of the run.
-        validation_share: fraction of each client's training windows that is kept for validation, drawn at random.
+        validation_share: fraction of each client's training windows kept for validation, drawn at random.
         held_out_clients: fraction of the clients that never take part in training.
     """
 

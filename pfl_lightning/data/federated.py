@@ -14,7 +14,7 @@ from pfl_lightning.data.partitions.partition import Parts
 from pfl_lightning.data.samples import DataSpec, Kind, Samples, fits_on, values_sha256
 from pfl_lightning.data.validation import draw_held_out, take_validation
 from pfl_lightning.foundation.errors import require
-from pfl_lightning.foundation.pinned import send
+from pfl_lightning.foundation.transfer import send
 
 __all__ = ["DataSpec", "FederatedData", "Samples"]
 
@@ -28,7 +28,7 @@ class FederatedData:
     Args:
         num_clients: number of clients.
         seed: seed of the partition, to keep the clients the same in runs with other seeds. The run's seed by default.
-        validation_share: fraction of each client's training samples that is kept for validation.
+        validation_share: fraction of each client's training samples kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
 
@@ -49,7 +49,7 @@ class FederatedData:
     augments = True
     """Whether `batch` may change training samples at random. If not, it gets no `augment_seed`."""
     warnings: tuple[str, ...] = ()
-    """Lines about data that is unusual but allowed. Filled by `setup`."""
+    """Lines about unusual but allowed data. Filled by `setup`."""
 
     def __init__(
         self, num_clients: int, seed: int | None = None, validation_share: float = 0.0, held_out_clients: float = 0.0
@@ -75,7 +75,7 @@ class FederatedData:
         return self.samples.kind
 
     def prepare(self) -> None:
-        """Fetch or convert files that are missing on this machine. Optional: `setup` does it too."""
+        """Fetch or convert files missing on this machine. Optional: `setup` does it too."""
 
     def load(self) -> Samples:
         """Return the whole data set."""
@@ -116,7 +116,7 @@ class FederatedData:
         """Check the partition of `draw`. Raises a `ConfigError` of one line for the first mistake.
 
         Returns:
-            Lines about clients that are unusual but allowed.
+            Lines about unusual but allowed clients.
         """
         check_parts(self.name, self._dealt, self.num_clients, len(self.samples.y))
         if self.samples.owners is not None:

@@ -53,7 +53,7 @@ class ImageBatches:
         self.channels_last = channels_last
 
     def scale_of_channels(self) -> tuple[Tensor, Tensor]:
-        """The values that are subtracted from bytes and that they are multiplied by. # [C]"""
+        """The values subtracted from bytes, and the factors applied afterwards. # [C]"""
         return self._shift[: self._channels], self._scale[: self._channels]
 
     def _normalize(self, raw: Tensor) -> Tensor:

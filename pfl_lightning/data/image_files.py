@@ -42,7 +42,7 @@ class FileTree(NamedTuple):
 
 @contextmanager
 def open_tree(root: Path, names: Sequence[str]) -> Iterator[FileTree]:
-    """Open the first of the folders or zip archives `names` that is in `root`, or raise a `RouteError`."""
+    """Open the first of the folders or zip archives `names` found in `root`, or raise a `RouteError`."""
     place = next((root / name for name in names if (root / name).exists()), None)
     if place is None:
         raise RouteError("not there")

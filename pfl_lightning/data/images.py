@@ -41,7 +41,7 @@ class ImageData(FederatedData):
         transforms: random changes to training images, for example [{RandomCrop: {size: 32, padding: 4}},
             RandomHorizontalFlip]. Names are classes of torchvision.transforms.v2. The word normalize may stand where
             images are normalised, which is at the end by default.
-        validation_share: fraction of each client's training samples that is kept for validation.
+        validation_share: fraction of each client's training samples kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
 

@@ -12,7 +12,7 @@ Normalization: TypeAlias = Literal["standard", "unit"] | dict[str, float | list[
 
 
 def check_normalization(value: Normalization) -> None:
-    """Refuse a value that is neither a known word nor a mean and a deviation."""
+    """Refuse anything but a known word or a mean and a deviation."""
     fine = value in ("standard", "unit") if isinstance(value, str) else set(value) == {"mean", "std"}
     require(fine, "normalize", value, "standard, unit or {mean: …, std: …} with numbers or lists of numbers")
     if isinstance(value, dict):

@@ -34,7 +34,7 @@ class Polynomial(FederatedData):
         seed: seed of the data. null takes the seed of the run.
         offset: "client" shifts all coefficients of a client that differ by one number from U(−10, 10), as the paper
             does. "coefficient" shifts each of them by its own number.
-        validation_share: fraction of each client's training points that is kept for validation.
+        validation_share: fraction of each client's training points kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
 

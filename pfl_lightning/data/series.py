@@ -39,7 +39,7 @@ def read_series(source: Path) -> Series:
 
 
 def most_distinct(series: Sequence[NDArray[np.float64]], count: int) -> list[int]:
-    """Return the positions of `count` series that are far apart from each other, sorted.
+    """Return the positions of `count` series far apart from each other, sorted.
 
     The distance of two series is the Euclidean distance of their last values, as many as the shortest series has. The
     first two are the pair with the largest distance. Each further one has the largest distance to its nearest

@@ -60,7 +60,7 @@ def _training_images(tree: FileTree) -> dict[PurePosixPath, str]:
 
 
 def _validation_images(tree: FileTree) -> dict[PurePosixPath, str]:
-    """Return the class of each image val/images/NAME.JPEG, or val/CLASS/NAME.JPEG in a folder that was sorted."""
+    """Return the class of each image val/images/NAME.JPEG, or val/CLASS/NAME.JPEG in a sorted folder."""
     images = [path for path in tree.images() if path.parts[0] == "val"]
     if PurePosixPath(ANNOTATIONS) not in tree.files:
         if any(path.parts[1] == "images" for path in images):

@@ -6,7 +6,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.engine import Engine
 from pfl_lightning.engine.sequential import Sequential

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.sequential import load_client
 from pfl_lightning.engine.shared_tests import (
     can_share,
@@ -42,7 +42,7 @@ def evaluate_clients(
         server: the server with the global model.
         clients: the clients to test.
         home: the rank that holds the state of each client, -1 for none.
-        state_of: returns the state of a client that is tested on this rank.
+        state_of: returns the state of a client tested on this rank.
         comm: the ranks.
         finetune_epochs: epochs of a throw-away copy of each client's model. 0: none is made.
     """

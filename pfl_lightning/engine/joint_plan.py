@@ -19,7 +19,7 @@ class Batches(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One step of neighbouring rows. Batches that are smaller than the largest are filled up with samples of weight 0.
+    """One step of neighbouring rows. Smaller batches than the largest are filled up with samples of weight 0.
 
     Attributes:
         rows: the first row and the one after the last.

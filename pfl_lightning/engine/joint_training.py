@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from pfl_lightning.engine.joint_plan import Turn, chunks, list_batches, list_turns
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.stacked_net import stacked_outputs
-from pfl_lightning.foundation.pinned import send
+from pfl_lightning.foundation.transfer import send
 from pfl_lightning.model.client import Training
 from pfl_lightning.model.layout import Layout
 
 CHUNK = 4096
-"""The number of samples that are gathered at once, for several steps."""
+"""The number of samples gathered together, for several steps."""
 SETTINGS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
 

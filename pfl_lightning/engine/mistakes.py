@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Replies, Reply, Server, Upload
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import AlgorithmError
 from pfl_lightning.model.client import ClientModule
 
@@ -20,7 +20,7 @@ class RoundGuard:
     """Notices a visit that changes the server, and any step that changes the algorithm itself.
 
     Ranks would not share such a change, and checkpoints would not save it. (`Algorithm` refuses new attributes by
-    itself. This is about lists, dicts and tensors that are changed in place.)
+    itself. This is about lists, dicts and tensors changed in place.)
 
     Args:
         algorithm: the algorithm, before the visits of a round.
@@ -66,19 +66,19 @@ def check_visit(client: ClientModule, upload: Upload, algorithm: Algorithm) -> N
 
 
 def check_memory(memory: Mapping[str, Tensor], name: str, algorithm: Algorithm) -> None:
-    """Refuse a memory with entries that are no tensors."""
+    """Refuse a memory with entries other than tensors."""
     for key, value in memory.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise _error(algorithm, "", f"puts {_kind(value)} into {name}[{key!r}]; use a name and a tensor")
 
 
 def refuse_sums(sums: object, algorithm: Algorithm) -> NoReturn:
-    """Refuse the answer of a test that is no tensor."""
+    """Refuse a test that returns no tensor."""
     raise _error(algorithm, "test", f"returns {_kind(sums)}; use a tensor with one value per name in task.sums")
 
 
 def check_cohort(cohort: Sequence[int], num_clients: int, round_: int, comm: Comm, algorithm: Algorithm) -> None:
-    """Refuse a choice of clients that is empty, out of range, or not the same on every rank."""
+    """Refuse an empty choice of clients, one out of range, or one that differs between ranks."""
     if not cohort or not 0 <= cohort[0] <= cohort[-1] < num_clients:
         found = f"clients {cohort[0]} to {cohort[-1]}" if cohort else "no client"
         raise _error(algorithm, "select_cohort", f"chooses {found} in round {round_}; there are 0 to {num_clients - 1}")

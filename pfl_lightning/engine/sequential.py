@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Algorithm, Server, Upload
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.comm.uploads import diverged_text
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Engine, Invitation, VisitResult

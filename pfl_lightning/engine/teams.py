@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Algorithm, Server
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Invitation, VisitResult

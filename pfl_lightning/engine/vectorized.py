@@ -18,7 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Algorithm, Server
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.cohort import Plan
 from pfl_lightning.engine.engine import Invitation, VisitResult
 from pfl_lightning.engine.joint_training import JointTraining, Rows
@@ -224,7 +224,7 @@ class Vectorized(Sequential):
 
 
 def _refuse_hooks(task: Task) -> None:
-    """Refuse hooks that may set attributes: clients that are computed together share those of one module."""
+    """Refuse hooks that may set attributes: clients computed together share those of one module."""
     if found := [name for name in TRAINING if name in task.hooks.names]:
         kind = type(getattr(task, "net", task)).__name__
         raise ConfigError(f"{KEY}: must be 1, because {kind}.{found[0]} may set values for one client")

@@ -1,4 +1,4 @@
-"""The samples of a client that was not in the run, in the form that the run's data has."""
+"""The samples of a client outside the run, in the form of the run's data."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _parts(samples: Samples, clients: int, test_share: float, seed: int) -> Part
 
 
 def _with_one_more(data: FederatedData, samples: Samples, parts: Parts, seed: int) -> FederatedData:
-    """A copy of the data that has these samples instead of its own."""
+    """A copy of the data with these samples instead of its own."""
     methods = {
         "load": lambda self: samples,
         "draw": lambda self, samples, rng: parts,

@@ -1,4 +1,4 @@
-"""A run whose clients can be loaded: the one in memory, or one that was saved."""
+"""A run whose clients can be loaded: the one in memory, or a saved one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OpenRun:
         return self.loop.engine.client
 
     def number_of(self, client: int | str) -> int:
-        """The number of a client that is named by number or, if the data set names its clients, by name."""
+        """The number of a client named by number or, if the data set names its clients, by name."""
         names, count = self.loop.data.client_names, self.loop.data.num_clients
         if str(client) in names:
             return names.index(str(client))

@@ -1,4 +1,4 @@
-"""The model of a client that was never in the run, by the run's own method."""
+"""The model of a client outside the run, by the run's own method."""
 
 from __future__ import annotations
 

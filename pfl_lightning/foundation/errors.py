@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. The message names the key and the values that are allowed."""
+    """A setting that cannot work. The message names the key and the allowed values."""
 
     exit_code = 2
     collective = True

@@ -18,7 +18,7 @@ def source_digest(name: str) -> str | None:
         name: of the class, such as `mine.Method`. Its module has been imported.
 
     Returns:
-        None for a class of an installed package, of `pfl_lightning`, or of a module that was not imported.
+        None for a class of an installed package, of `pfl_lightning`, or of a module not imported.
     """
     module = _module(name)
     path = _file(module)

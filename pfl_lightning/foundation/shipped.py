@@ -17,7 +17,7 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path:
-    """The file itself, or the config of the package that has this name."""
+    """The file itself, or the package's config of this name."""
     return path if path.exists() else shipped_configs().get(path.as_posix(), path)
 
 

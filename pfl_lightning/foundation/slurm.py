@@ -1,4 +1,4 @@
-"""Asking SLURM to requeue a job that has to stop."""
+"""Asking SLURM to requeue a job before it stops."""
 
 from __future__ import annotations
 

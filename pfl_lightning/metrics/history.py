@@ -14,18 +14,17 @@ from pfl_lightning.metrics.keys import AVERAGES, MetricKey, Moment, Scope, all_k
 from pfl_lightning.metrics.record import RoundRecord
 from pfl_lightning.metrics.summaries import Best, Values, by_column, summarize
 from pfl_lightning.metrics.validation_choice import ValidationChoice
-from pfl_lightning.metrics.visit_report import Reports
 from pfl_lightning.model.layout import Layout
 from pfl_lightning.tasks.task import Task
 
 VISITED: tuple[Moment, ...] = ("before", "after")
-"""The models of a participant that are tested at its visit."""
+"""The models of a participant, tested at its visit."""
 EVALUATED: tuple[Moment, ...] = ("before", "finetuned", "global", "validation")
 """The models of a client that an evaluation tests."""
 
 
 CLIENT_TOTALS = ("visits", "samples", "up_bytes", "down_bytes")
-"""Totals that are kept for each client."""
+"""Totals kept for each client."""
 
 
 class History:
@@ -93,18 +92,18 @@ class History:
         self,
         round_: int,
         cohort: Sequence[int],
-        reports: Reports,
+        reports: np.ndarray,
         evaluation: np.ndarray | None,
         seconds: float,
         phases: dict[str, float],
         tested: bool = True,
     ) -> RoundRecord:
-        """Enter a round that is complete.
+        """Enter a complete round.
 
         Args:
             round_: its number.
             cohort: its participants.
-            reports: their reports.
+            reports: their reports, as `gather_reports` returns them.
             evaluation: the sums of the evaluated clients at `EVALUATED`, [clients, moments, sums], if there was one.
             seconds: the duration of the round.
             phases: this rank's seconds per phase.
@@ -113,14 +112,14 @@ class History:
         record = RoundRecord(round_, self._totals(reports), cohort=list(cohort))
         metrics: dict[MetricKey, float] = {}
         for moment in VISITED if tested else ():
-            values, columns = summarize(self.task, reports.rows[moment], self.testable[np.array(cohort)], moment)
+            values, columns = summarize(self.task, reports[moment], self.testable[np.array(cohort)], moment)
             metrics |= columns
             record.per_client |= {f"{name}_{moment}": v for name, v in values.items()}
             self.best.enter_clients("participants", moment, values, cohort)
         if tested:
-            self.latest_after[np.array(cohort)] = reports.rows["after"]
+            self.latest_after[np.array(cohort)] = reports["after"]
         for name, totals in self.client_totals.items():
-            totals[np.array(cohort)] += 1 if name == "visits" else reports.rows[name][:, 0].astype(np.int64)
+            totals[np.array(cohort)] += 1 if name == "visits" else reports[name][:, 0].astype(np.int64)
         if evaluation is not None:
             metrics |= self._evaluation(record, evaluation)
         self.best.enter_columns(metrics)
@@ -130,18 +129,18 @@ class History:
         record.phases = phases
         for phase, taken in phases.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + taken
-        personal = reports.rows["personal"].mean(axis=0)
+        personal = reports["personal"].mean(axis=0)
         record.layer_share = {
             span.name: float(count / (span.stop - span.start))
             for span, count in zip(self._spans, personal, strict=True)
         }
         return record
 
-    def _totals(self, reports: Reports) -> dict[str, float]:
+    def _totals(self, reports: np.ndarray) -> dict[str, float]:
         names = ("loss_sum", "samples", "up_bytes", "down_bytes")
-        loss_sum, *counts = (float(reports.rows[name].sum(axis=0)[0]) for name in names)
+        loss_sum, *counts = (float(reports[name].sum(axis=0)[0]) for name in names)
         samples, up, down = map(int, counts)
-        self.personal_count = float(reports.rows["personal"].mean(axis=0).sum())
+        self.personal_count = float(reports["personal"].mean(axis=0).sum())
         self.samples, self.up_bytes, self.down_bytes = (
             self.samples + samples,
             self.up_bytes + up,
@@ -150,7 +149,7 @@ class History:
         return {
             "samples": samples,
             "train_loss": loss_sum / samples if samples else math.nan,
-            **self.task.trained.values(reports.rows["logged"].sum(axis=0)),
+            **self.task.trained.values(reports["logged"].sum(axis=0)),
             "personal_share": self.personal_count / self.layout.num_parameters,
             "personal_count": self.personal_count,
             "up_bytes": up,

@@ -19,7 +19,7 @@ class RoundRecord:
         round: Number of the round, from 1.
         scalars: Column of metrics.csv -> value. Every client's values at evaluation rounds start with `all_`.
         per_client: Column -> one value per participant, or per client for `all_` columns (NaN: not tested).
-        layer_share: Parameter tensor -> share of its entries that are personal, mean over the participants.
+        layer_share: Parameter tensor -> share of personal entries, mean over the participants.
         phases: Phase of the round -> seconds it took.
         cohort: The participants.
     """

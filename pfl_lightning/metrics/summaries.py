@@ -1,7 +1,7 @@
 """Sums → metrics: client mean, pooled, worst tenth, and the last, best and best-per-client values.
 
-A table of sums has one row per client and one column per name in `task.sums`. A client that was not tested does not
-count. A client that was tested always counts: if one of its sums is not finite, all its metrics are NaN, and so are
+A table of sums has one row per client and one column per name in `task.sums`. An untested client does not
+count. A tested client always counts: if one of its sums is not finite, all its metrics are NaN, and so are
 the means they enter. Its other sums say nothing, because the class of NaN logits is 0.
 """
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import RunError
+from pfl_lightning.model.layout import Layout
+from pfl_lightning.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -33,45 +35,43 @@ class VisitReport:
     seconds: float
 
 
-class Reports:
-    """The reports of the clients of a round, one row each.
+def gather_reports(
+    reports: Mapping[int, VisitReport],
+    cohort: Sequence[int],
+    task: Task,
+    layout: Layout,
+    comm: Comm,
+    server_fingerprint: Callable[[], int],
+) -> np.ndarray:
+    """The reports of a round on every rank: a structured array with the fields of `VisitReport`, one row per client.
+
+    The ranks compare the servers that they hold in the same collective.
 
     Args:
-        cohort: the clients of the round.
-        num_sums: number of the task's sums.
-        num_tensors: number of parameter tensors.
-        num_logged: number of the sums that the task logs in training.
+        reports: the reports of the clients that this rank has trained.
+        cohort: the clients of the round, in the order of the rows.
+        task: its sums and logged values give `before`, `after` and `logged` their widths.
+        layout: the number of its parameter tensors is the width of `personal`.
+        comm: the ranks.
+        server_fingerprint: returns the checksum of this rank's server.
 
-    Attributes:
-        rows: a structured array with the fields of `VisitReport`, one row per client of the cohort.
+    Raises:
+        RunError: the servers differ. It names the round and the ranks.
     """
-
-    def __init__(self, cohort: Sequence[int], num_sums: int, num_tensors: int, num_logged: int = 0) -> None:
-        widths = {"before": num_sums, "after": num_sums, "personal": num_tensors, "logged": num_logged}
-        row = np.dtype([(f.name, np.float64, (widths.get(f.name, 1),)) for f in fields(VisitReport)])
-        self.rows = np.zeros(len(cohort), dtype=row)
-        self._row_of = {client: index for index, client in enumerate(cohort)}
-
-    def add(self, client: int, report: VisitReport) -> None:
-        """Enter the report of a client that this rank has trained."""
-        row = self.rows[self._row_of[client]]
-        for name, value in vars(report).items():
+    sums = len(task.sums)
+    widths = {"before": sums, "after": sums, "personal": len(layout.parameter_spans), "logged": task.trained.width}
+    rows = np.zeros(len(cohort), [(f.name, np.float64, (widths.get(f.name, 1),)) for f in fields(VisitReport)])
+    for row, client in zip(rows, cohort, strict=True):
+        for name, value in vars(reports[client]).items() if client in reports else ():
             row[name] = value
-
-    def merge(self, comm: Comm, server_fingerprint: Callable[[], int]) -> None:
-        """Complete the table on every rank, and compare the servers that the ranks hold in the same collective.
-
-        Raises:
-            RunError: the servers differ. It names the round and the ranks.
-        """
-        if comm.world == 1:
-            return
-        table = torch.from_numpy(self.rows.view(np.float64).reshape(-1)).view(torch.int64)
+    if comm.world > 1:
+        table = torch.from_numpy(rows.view(np.float64).reshape(-1)).view(torch.int64)
         fingerprints = torch.zeros(comm.world, dtype=torch.int64)
         fingerprints[comm.rank] = server_fingerprint()
         both = comm.all_sum(torch.cat([table, fingerprints]))
         table.copy_(both[: len(table)])
         _require_equal(both[len(table) :].tolist(), comm.round)
+    return rows
 
 
 def _require_equal(fingerprints: Iterable[int], round_: int) -> None:

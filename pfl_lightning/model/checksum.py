@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 17
-"""Words that are mixed at a time. They fit into the cache of a CPU."""
+"""Words mixed at a time. They fit into the cache of a CPU."""
 PLACE, FACTOR = -0x61C8_8646_80B5_83EB, -0x40A7_B892_E31B_1A47
 """Large odd numbers with irregular bits, as signed 64-bit integers."""
 

@@ -1,6 +1,6 @@
 """A client: the task, its personalization mask, its memory, and how it trains and is tested.
 
-A rank has one live `ClientModule` (or a few, see `engine.vectorized`). Clients are states that are loaded into it, so
+A rank has one live `ClientModule` (or a few, see `engine.vectorized`). Clients are states loaded into it, so
 memory does not grow with their number.
 """
 
@@ -23,11 +23,11 @@ from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.foundation.state import State
+from pfl_lightning.foundation.transfer import to_device, to_host
 from pfl_lightning.model import masks
 from pfl_lightning.model.flat_model import FlatModel, Loss
 from pfl_lightning.model.start_state import StartState
 from pfl_lightning.model.training_run import ensure_started, hooked_batches
-from pfl_lightning.model.transfer import to_device, to_host
 from pfl_lightning.tasks.task import Batch, Task
 
 TRIAL_SAMPLES = 4
@@ -55,7 +55,7 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Training:
-    """A local training that is ready to start. `train_epochs` says what the parts mean."""
+    """A local training, ready to start. `train_epochs` explains the parts."""
 
     optimizer: _FabricOptimizer
     loss: Loss | None

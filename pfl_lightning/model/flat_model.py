@@ -57,7 +57,7 @@ class FlatModel(LightningModule):
         self.generators = [self.vector.device] if self.vector.is_cuda else []
         for p in task.parameters():
             if not p.requires_grad:
-                p.grad = None  # weight decay would move a frozen parameter that has a gradient of zero
+                p.grad = None  # weight decay would move a frozen parameter with a gradient of zero
         self._grad_views = self.layout.views(self.grad)
         if task.hooks.names.intersection(GRADIENT) and type(self).compute_gradient is not FlatModel.compute_gradient:
             name = min(task.hooks.names.intersection(GRADIENT))
@@ -79,7 +79,7 @@ class FlatModel(LightningModule):
         return float(self.make_optimization().optimizer.param_groups[0]["lr"])
 
     def make_optimization(self) -> Optimization:
-        """A fresh optimizer of the task, over the parameters that are not frozen, and its schedulers."""
+        """A fresh optimizer of the task, over the parameters not frozen, and its schedulers."""
         made = self.task.optimization()
         if self.rate_factor != 1.0:
             made.scale_rates(self.rate_factor)

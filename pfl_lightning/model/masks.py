@@ -234,6 +234,6 @@ def _refuse_nan(scores: Tensor) -> None:
 
 
 def ranges(scores: Tensor, spans: Sequence[Span] | None) -> list[tuple[int, int]]:
-    """Start and stop of each tensor that is not empty, or of the whole vector when `spans` is None."""
+    """Start and stop of each non-empty tensor, or of the whole vector when `spans` is None."""
     ranges = [(0, len(scores))] if spans is None else [(span.start, span.stop) for span in spans]
     return [(start, stop) for start, stop in ranges if stop > start]

@@ -20,7 +20,7 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
 
     Args:
         value: any object.
-        memo: the id of each object that is not copied, to the object that takes its place. Copies are added to it, so
+        memo: the id of each object not copied, to the object that takes its place. Copies are added to it, so
             that two references to one object become two references to one copy.
     """
     if isinstance(value, KEPT) or type(value).__module__.partition(".")[0] == __package__.partition(".")[0]:

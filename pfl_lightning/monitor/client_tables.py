@@ -48,7 +48,7 @@ class ClientTables(Callback):
 
     @override
     def on_fit_start(self, round_: int) -> None:
-        """Write client_facts.csv, and drop the rounds that are trained again from the other tables."""
+        """Write client_facts.csv, and drop repeated rounds from the other tables."""
         self.loop.comm.run_on_rank_zero(lambda: self._start(round_))
 
     @override
@@ -74,7 +74,7 @@ class ClientTables(Callback):
             return {}
         for table in self._tables:
             table.flush()
-        # a table that is replaced at every evaluation may be newer than the checkpoint
+        # a table replaced at every evaluation may be newer than the checkpoint
         growing = self._tables if self.loop.data.num_clients <= MOST_CLIENTS else (self._personal,)
         return {table.path.name: table.identity() for table in growing}
 

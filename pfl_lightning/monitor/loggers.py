@@ -64,7 +64,7 @@ class RunLoggers:
         """Close the logged runs. Closing twice is fine.
 
         Args:
-            status: `success`, or `failed` for a run that has not done all its rounds.
+            status: `success`, or `failed` for an unfinished run.
         """
         if self._started:
             self._started = False

@@ -135,7 +135,7 @@ class Monitor:
         self._say_where()
 
     def interrupted(self, round: int, saved: bool = False) -> None:
-        """After a stop in `round`: close everything and name the rounds that are kept."""
+        """After a stop in `round`: close everything and name the kept rounds."""
         self.close()
         if self._table is not None:
             kept = len(read_metrics(self._table.path)["round"])

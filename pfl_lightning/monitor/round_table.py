@@ -52,7 +52,7 @@ class RoundTable:
             write_text(self.path, csv_text([header, *rows]))
 
     def flush(self) -> None:
-        """Flush the rows to disk. If that fails, the next file that is written reports it."""
+        """Flush the rows to disk. If that fails, the next file written reports it."""
         with suppress(OSError):
             flush(self.path)
 

@@ -39,7 +39,7 @@ class TensorBoardWriter:
         before = set(run_dir.glob(PATTERN))
         self._writer: Any = SummaryWriter(  # its types are incomplete
             str(run_dir),
-            # a TensorBoard that is open drops its points of rounds that are trained again
+            # an open TensorBoard drops its points of repeated rounds
             purge_step=None if resumed_at is None else resumed_at + 1 if resumed_at else 0,
             flush_secs=_FLUSH_SECONDS,
             filename_suffix=SUFFIX,
@@ -85,7 +85,7 @@ class TensorBoardWriter:
         return [*self._earlier, self._file.describe()]
 
     def close(self) -> None:
-        """Write everything that is pending. A disk that is full was reported before."""
+        """Write all pending values. A full disk was reported before."""
         with suppress(OSError):
             self._writer.close()
 

@@ -128,7 +128,7 @@ def _own_task(task: Any) -> Any:
 
 
 def _own_data(data: FederatedData | None, seed: int) -> FederatedData:
-    """The data of this run, set up. The object that was given stays as it is."""
+    """The data of this run, set up. The given object stays as it is."""
     if data is None:
         from pfl_lightning.data import Fashion10k
 

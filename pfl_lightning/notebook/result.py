@@ -1,4 +1,4 @@
-"""The result of a training that was started from Python."""
+"""The result of a training started from Python."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FitResult:
 
         Args:
             client: its number, or its name if the data set names its clients.
-            finetuned: the copy that is fine-tuned for `finetune_epochs`, instead of the model before local training.
+            finetuned: the copy fine-tuned for `finetune_epochs`, instead of the model before local training.
 
         Returns:
             A module in evaluation mode, on the CPU. Its inputs are rows of the data set as they are stored, for example

@@ -45,7 +45,7 @@ class Table(dict[str, list[Any]]):
 
     @property
     def _hidden(self) -> str:
-        """A line about the rows that are not shown."""
+        """A line about the rows not shown."""
         return f"… {self.num_rows - SHOWN_ROWS} earlier rows" if self.num_rows > SHOWN_ROWS else ""
 
     def _repr_html_(self) -> str:

@@ -54,7 +54,7 @@ def draw_memory(table: Floats, name: str, private: Sequence[int] = ()) -> Figure
     Args:
         table: from `memory_table`.
         name: of the tensor.
-        private: columns that are known to be each client's own. The picture marks them.
+        private: columns known to be each client's own. The picture marks them.
     """
     clients, size = table.shape
     few = size <= MOST_NUMBERS and clients <= MOST_NUMBERS

@@ -17,7 +17,7 @@ from pfl_lightning.report.style import WIDTH, new_figure
 
 Floats = NDArray[np.float64]
 MOST_CLIENTS = 200
-"""Clients that are compared with each other."""
+"""Clients compared with each other."""
 MOST_NUMBERS, MOST_NAMES = 12, 40
 
 
@@ -31,7 +31,7 @@ def layer_columns(personal: PersonalEntries, layer: str) -> slice:
 
 
 def default_layer(personal: PersonalEntries) -> str | None:
-    """The last layer that is personal in part. None if masks are made of whole tensors, since all are equal then."""
+    """The last partly personal layer. None if masks are made of whole tensors, since all are equal then."""
     shares = personal.share_of_tensor[-1]
     partly = [name for name, share in zip(personal.tensors, shares, strict=True) if 0 < share < 1]
     return partly[-1].rpartition(".")[0] or partly[-1] if partly else None

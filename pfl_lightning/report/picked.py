@@ -43,6 +43,6 @@ def last_value(group: Group, shown: Reported) -> float:
 
 
 def line_label(group: Group, shown: Reported) -> str:
-    """The group's label, with its column where that is not the one of the page."""
+    """The group's label, with its column where the page has another one."""
     column = shown.column_of(group.first)
     return group.label if column == shown.column else f"{group.label} ({column})"

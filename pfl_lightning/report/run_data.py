@@ -69,7 +69,7 @@ class RunData:
     """Column of client_facts.csv to the values of all clients."""
     personal: PersonalEntries | None = None
     measured: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Column of metrics.csv to the rounds that have a value, also one that is NaN. By default all that are not NaN."""
+    """Column of metrics.csv to the rounds with a value, NaN included. By default all but NaN."""
     label: str = ""
     """Its row in the table of a comparison."""
     reported: str = ""

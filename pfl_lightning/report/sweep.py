@@ -1,4 +1,4 @@
-"""The last value against a key that was swept (FedOBP's Fig. 4)."""
+"""The last value against a swept key (FedOBP's Fig. 4)."""
 
 from __future__ import annotations
 

@@ -1,32 +1,39 @@
-"""Client states between visits, and the rank on which each one lives."""
+"""Client states between visits: the rank on which each one lives, and whether it is in RAM or on disk."""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning.comm.collectives import Comm
-from pfl_lightning.foundation.errors import AlgorithmError
+from pfl_lightning.comm.ranks import Comm
+from pfl_lightning.foundation.errors import AlgorithmError, RunError
 from pfl_lightning.foundation.state import State
+from pfl_lightning.foundation.transfer import to_host
 from pfl_lightning.model.client import MEMORY
-from pfl_lightning.model.transfer import to_host
 from pfl_lightning.store.config import StoreConfig
-from pfl_lightning.store.tiered_store import TieredStore
+from pfl_lightning.store.scratch_file import ScratchFile
+
+Key = tuple[str, int]
+
+OBJECT_BYTES = 1024
+"""Approximate overhead of a tensor beside its values."""
 
 
 class ClientStore:
-    """The client states on this rank. A client that was never trained has none.
+    """The client states on this rank. A client never trained has none.
 
     `states` maps clients to states. They are in RAM up to a bound and on disk beyond it, so they are read one at a
     time. `home` is the rank of every client's state (-1: none), `changed` the clients trained since the last
     checkpoint. All ranks agree on both without communication, because all ranks know who trained whom.
 
-    The new states of a round are pending until `commit`, so a round that is given up leaves no trace. (States may have
+    The new states of a round are pending until `commit`, so an abandoned round leaves no trace. (States may have
     migrated for it. The place of a state changes no result.)
     """
 
@@ -54,7 +61,7 @@ class ClientStore:
         self.pending[client] = state
 
     def reply(self, client: int, memory: Mapping[str, Tensor], personal: Tensor | None) -> None:
-        """Add the server's reply to the state of a client that was visited on this rank. Others are passed over."""
+        """Add the server's reply to the state of a client visited on this rank. Others are skipped."""
         if client in self.pending:
             news = {MEMORY + name: tensor for name, tensor in memory.items()}
             if personal is not None:
@@ -73,7 +80,7 @@ class ClientStore:
         self.changed.update(cohort)
 
     def rollback(self) -> None:
-        """Forget the states of a round that is given up."""
+        """Forget the states of an abandoned round."""
         self.pending.clear()
         for client in self._newcomers:
             self.home[client] = -1
@@ -149,6 +156,82 @@ class View(MutableMapping[int, State]):
             self._store.rename((other._name, client), (self._name, client))
         self._clients |= other._clients
         other._clients = {}
+
+
+class TieredStore:
+    """States under keys of a view's name and a client.
+
+    A state is in RAM or on disk, never in both. Reading does not bring a state back to RAM: a client read for a
+    visit is stored again after it, and an evaluation of all clients would only push out the latest ones.
+
+    Args:
+        ram_bytes: bytes that states may take in RAM.
+        folder: the folder of the scratch file. None: the system's folder for temporary files.
+    """
+
+    def __init__(self, ram_bytes: int, folder: Path | None = None) -> None:
+        self.ram_bytes, self.folder = ram_bytes, folder
+        self.used = 0
+        """Bytes in RAM now."""
+        self._ram: dict[Key, tuple[State, int]] = {}
+        self._disk: ScratchFile[Key] | None = None
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes of the scratch file."""
+        return self._disk.size if self._disk else 0
+
+    def put(self, key: Key, state: State) -> None:
+        """Store a state. It replaces the state that the key had."""
+        self.remove(key)
+        size = sum(t.numel() * t.element_size() + OBJECT_BYTES for t in state.values())
+        self._ram[key] = state, size
+        self.used += size
+        while self.used > self.ram_bytes:
+            self._spill(next(iter(self._ram)))
+
+    def get(self, key: Key) -> State:
+        """The state of a key. It must have one."""
+        if key in self._ram:
+            return self._ram[key][0]
+        assert self._disk is not None, "every key is in RAM or on disk"
+        try:
+            return load(self._disk.read(key))
+        except OSError as error:
+            raise self._failure("read", error) from error
+
+    def remove(self, key: Key) -> None:
+        """Forget the state of a key, if it has one."""
+        if key in self._ram:
+            self.used -= self._ram.pop(key)[1]
+        elif self._disk is not None and key in self._disk:
+            try:
+                self._disk.remove(key)
+            except OSError as error:
+                raise self._failure("kept", error) from error
+
+    def rename(self, old: Key, new: Key) -> None:
+        """Move a state to another key. It replaces the state that the key had."""
+        self.remove(new)
+        if old in self._ram:
+            self._ram[new] = self._ram.pop(old)
+        elif self._disk is not None:
+            self._disk.rename(old, new)
+
+    def _spill(self, key: Key) -> None:
+        state, size = self._ram[key]
+        try:
+            if self._disk is None:
+                self._disk = ScratchFile(self.folder or Path(tempfile.gettempdir()))
+            self._disk.write(key, save({name: t.contiguous() for name, t in state.items()}))
+        except OSError as error:
+            raise self._failure("kept", error) from error
+        del self._ram[key]
+        self.used -= size
+
+    def _failure(self, verb: str, error: OSError) -> RunError:
+        place = self.folder or tempfile.gettempdir()
+        return RunError(f"client states cannot be {verb} in {place} (store.folder): {error.strerror or error}")
 
 
 def hash_state(state: State) -> bytes:

@@ -37,7 +37,7 @@ class ScratchFile(Generic[Key]):
         return key in self._places
 
     def write(self, key: Key, record: bytes) -> None:
-        """Add a record under a key that has none."""
+        """Add a record under a new key."""
         assert key not in self._places, "a record is removed before it is written again"
         self._put(record, self.size)
         self._places[key] = _Place(self.size, len(record))
@@ -67,7 +67,7 @@ class ScratchFile(Generic[Key]):
         self._places[new] = self._places.pop(old)
 
     def _compact(self) -> None:
-        """Move the records together, in their order: each goes to a place that is free by then."""
+        """Move the records together, in their order: each goes to a place free by then."""
         end = 0
         for key, (start, size) in sorted(self._places.items(), key=lambda item: item[1].start):
             if start > end:

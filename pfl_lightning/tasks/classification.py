@@ -24,8 +24,8 @@ class Classification(NetTask):
     Args:
         net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
         optimizer: the local optimizer. Its state starts fresh at each visit of a client.
-        label_smoothing: the part of the training target that is spread over all classes. Tests are not smoothed.
-        metrics: classes of torchmetrics that are computed beside accuracy and loss.
+        label_smoothing: the part of the training target spread over all classes. Tests are not smoothed.
+        metrics: classes of torchmetrics, computed beside accuracy and loss.
         head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
             layer.
         weights: initial weights: a state_dict file, or the name of torchvision's pretrained weights.

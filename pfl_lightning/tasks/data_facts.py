@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pfl_lightning.data.federated import DataSpec
 
 NAMES = ("spec", "num_classes", "in_channels", "in_chans", "input_shape", "in_features")
-"""Parameter names that are filled in:
+"""Parameter names filled in:
 
 spec: the `DataSpec`. num_classes: the number of classes, or of numbers to predict. in_channels and in_chans: the
 channels of images. input_shape: the shape of one sample. in_features: the number of values in one sample.
@@ -62,7 +62,7 @@ def call_with_facts(make: Callable[..., Any], spec: DataSpec, key: str) -> Any:
 
 
 def unwrap(make: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The class or function inside `make`, and the values that are given already."""
+    """The class or function inside `make`, and the values given already."""
     if not isinstance(make, partial):
         return make, {}
     # the parser of configs makes partial(helper, …, class, **values)

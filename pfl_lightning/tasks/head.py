@@ -15,7 +15,7 @@ NAMES = ("head", "classifier", "fc")
 def find_head(root: nn.Module, wanted: str | None, prefix: str = "") -> str | None:
     """The path of the head below `root`, or None if there is no candidate.
 
-    It is the module named head, classifier or fc that is nearest to the root, else the last linear layer. A name that
+    It is the module named head, classifier or fc nearest to the root, else the last linear layer. A name that
     occurs several times at the same depth (as in blocks with attention) does not count.
 
     Args:

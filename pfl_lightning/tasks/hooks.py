@@ -58,7 +58,7 @@ class Hooks:
 
     Attributes:
         names: the hooks that the module overrides.
-        latest: the method that was called last, for error messages.
+        latest: the method called last, for error messages.
         shape_training: whether a hook may change gradients or freeze parts of the model.
     """
 

@@ -37,7 +37,7 @@ class LightningTask(Task):
 
     Args:
         module: the module (a copy is trained), its class, or a function that makes it. A class or function is called
-            when the data is known, inside the seeded block. See `data_facts` for the parameters that are filled in.
+            when the data is known, inside the seeded block. See `data_facts` for the parameters filled in.
         head: the path of the head in the module. By default the layer named head, classifier or fc, else the last
             linear layer.
         weights: initial weights: a state_dict file.
@@ -101,7 +101,7 @@ class LightningTask(Task):
 
     @override
     def try_out(self, batch: Batch, autocast: Autocast) -> None:
-        """Run each step and hook once, to find the metrics that are logged and to report errors in one line."""
+        """Run each step and hook once, to find the logged metrics and to report errors in one line."""
         try_module(self, batch, autocast)
         self.logged.known = self.trained.known = True
         self.sums = self.logged.names()

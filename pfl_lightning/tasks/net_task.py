@@ -1,4 +1,4 @@
-"""A task that is a net and an optimizer, both chosen in the config."""
+"""A task made of a net and an optimizer, both chosen in the config."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NetTask(Task):
     Args:
         net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
         optimizer: the local optimizer. Its state starts fresh at each visit of a client.
-        metrics: classes of torchmetrics that are computed beside the task's own metrics.
+        metrics: classes of torchmetrics, computed beside the task's own metrics.
         head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
             layer.
         weights: initial weights: a state_dict file, or the name of torchvision's pretrained weights.

@@ -24,7 +24,7 @@ class Regression(NetTask):
     Args:
         net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
         optimizer: the local optimizer. Its state starts fresh at each visit of a client.
-        metrics: classes of torchmetrics that are computed beside RMSE and MSE.
+        metrics: classes of torchmetrics, computed beside RMSE and MSE.
         head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
             layer.
         weights: initial weights: a state_dict file.
@@ -81,7 +81,7 @@ class Forecasting(Regression):
     Args:
         net: any class or function that makes an `nn.Module`. Methods that need features look for its head.
         optimizer: the local optimizer. Its state starts fresh at each visit of a client.
-        metrics: classes of torchmetrics that are computed beside RMSE and MSE.
+        metrics: classes of torchmetrics, computed beside RMSE and MSE.
         head: the path of the head in the net. By default the layer named head, classifier or fc, else the last linear
             layer.
         weights: initial weights: a state_dict file.

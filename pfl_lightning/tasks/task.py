@@ -44,7 +44,7 @@ class Task(LightningModule):
     learns: str | None = None
     """The targets that the task needs: `classes` or `numbers`. None: any."""
     unpooled: frozenset[str] = frozenset()
-    """Metrics that are computed per client only."""
+    """Metrics computed per client only."""
     net: nn.Module
     net_name = "net"
     """The name of the net among the submodules of the task."""

@@ -23,7 +23,7 @@ LOSS = "train_loss"
 class TrainingLog:
     """Receives `self.log` and `self.log_dict` during the local training of a client.
 
-    The trial before the first round finds out what is logged. Later trainings may leave names out, and names that the
+    The trial before the first round finds the logged names. Later trainings may leave names out, and names that the
     trial has not seen are dropped. All epochs of a visit count.
 
     Args:
@@ -74,7 +74,7 @@ class TrainingLog:
             self._count(column, logged_pair(self.owner, name, value, samples, reduce_fx))
 
     def end_epoch(self) -> None:
-        """Count what the metrics have seen. They are reset afterwards."""
+        """Count the metrics of the epoch. They are reset afterwards."""
         for column in sorted(self._metrics):
             entry = self.entries[column]
             assert isinstance(entry, MetricSums), "only metrics are entered here"

@@ -1,4 +1,4 @@
-"""The trial of a LightningModule before the first round: each step and hook once, with one line for what fails."""
+"""The trial of a LightningModule before the first round: each step and hook once, with one line for each failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def try_module(task: LightningTask, batch: Batch, autocast: Autocast) -> None:
 
 
 def _check_metrics(task: LightningTask) -> None:
-    """Refuse logged metrics that are no part of the module: nobody would reset them between clients."""
+    """Refuse logged metrics outside the module: nobody would reset them between clients."""
     parts = {id(metric) for metric in find_metrics(task.module)}
     for name, entry in {**task.trained.entries, **task.logged.entries}.items():
         if isinstance(entry, MetricSums) and id(entry.metric) not in parts:

@@ -64,7 +64,7 @@ def idle_ranks_change_nothing(algorithm: Algorithm) -> None:
 
 
 def undrawn_clients_keep_their_state(algorithm: Algorithm) -> None:
-    """A client that is not drawn in a round has the same state after it."""
+    """A client not drawn in a round has the same state after it."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, participation=0.4, eval_every=1, rounds=4)
     for round_ in range(1, 5):
         held = {c: {k: t.clone() for k, t in s.items()} for c, s in loop.store.states.items()}

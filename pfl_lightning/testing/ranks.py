@@ -27,4 +27,4 @@ def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
 def _gather(fabric: Fabric, function: Callable[[Fabric], Any]) -> bytes:
     answers: list[Any] = [None] * fabric.world_size
     dist.all_gather_object(answers, function(fabric))
-    return pickle.dumps(answers)  # tensors would travel as handles to a process that has ended
+    return pickle.dumps(answers)  # tensors would travel as handles to an ended process

@@ -32,7 +32,7 @@ TEST_SIZE = 5
 
 
 class ToyData(FederatedData):
-    """Seven clients with three classes that are shifted differently at each client."""
+    """Seven clients with three classes, shifted differently at each client."""
 
     spec = DataSpec((6,), 3)
 
@@ -116,7 +116,7 @@ def interrupted_summary(
     Args:
         run_dir: where the checkpoints are.
         worlds: the round at which a part of the run ends -> on how many ranks it is.
-        algorithm: what is trained.
+        algorithm: the method.
         config: settings of the loop.
     """
     summary: dict[str, Any] = {}
@@ -135,12 +135,12 @@ def interrupted_summary(
 def disturbed_summary(
     world: int, algorithm: Algorithm, rank: int, moments: list[int], **config: Any
 ) -> tuple[dict[str, Any], int]:
-    """The summary of a run that is asked to stop and goes on, and how often it stopped.
+    """The summary of a run that stops on request and goes on, and how often it stopped.
 
     Args:
         world: number of ranks.
-        algorithm: what is trained.
-        rank: the one that is asked. The others know nothing.
+        algorithm: the method.
+        rank: the rank that gets the request. The others know nothing.
         moments: at which of its batches.
         config: settings of the loop.
     """

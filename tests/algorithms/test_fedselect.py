@@ -333,7 +333,7 @@ def test_a_client_that_was_never_drawn_has_the_global_model() -> None:
         ({"update_every": 0}, "update_every: 0 is not allowed; use a whole number >= 1"),
         ({"choose": "best"}, "choose: 'best' is not allowed; use most, least or random"),
         ({"selection": "layer"}, "selection: 'layer' is not allowed; use per_tensor or whole_model"),
-        ({"layers": []}, "layers: the list is empty; name the modules that shall be personal or leave it out"),
+        ({"layers": []}, "layers: the list is empty; name the modules to keep personal, or leave it out"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -66,7 +66,7 @@ MISTAKES = {
     "--config": "config: the file name is missing; use --config FILE.yaml",
     "--loop nowhere.yaml": "loop: cannot read nowhere.yaml; ",
     "--algorithm.quantile.x 1": "algorithm.quantile: it has no settings of its own",
-    "--run_dir full": "run_dir: full is not empty; use a directory that is empty or does not exist yet",
+    "--run_dir full": "run_dir: full is not empty; use a new or empty directory",
     "--run_dir full/file": "run_dir: full/file is a file; use a directory",
     "--run_dir=": "run_dir: the value is missing; use --run_dir DIR",
     "--resume=": "resume: the value is missing; use --resume DIR",

@@ -74,7 +74,7 @@ def test_a_directory_with_files_of_the_user_is_refused(resume, names, capfd):
         Path(name).write_text("{}")
     line = refused([*JOB, *resume, "--run_dir", "."], capfd)
     assert line.startswith("run_dir: . ")
-    assert "use a directory that is empty or does not exist yet" in line
+    assert "use a new or empty directory" in line
     if resume and len(names) == 3:
         assert line.startswith("run_dir: . has files in it (config.yaml, metrics.csv, summary.json) but no run.json")
 

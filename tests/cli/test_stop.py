@@ -18,7 +18,7 @@ import pfl_lightning.checkpoint.checkpoints as checkpoints
 from pfl_lightning.cli import run_dir
 from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.run_lock import LOCK_NAME, RunLock
-from pfl_lightning.comm.ranks import Ranks
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data import Fashion10k
 from pfl_lightning.foundation import slurm
 from pfl_lightning.foundation.errors import ConfigError
@@ -143,7 +143,7 @@ def test_a_directory_that_other_nodes_do_not_see_is_refused(tmp_path, monkeypatc
     def work(fabric: Fabric) -> str:
         path = tmp_path / f"node{fabric.global_rank}"
         path.mkdir()
-        ranks = Ranks(fabric)
+        ranks = Comm(fabric)
         ranks.hosts = ["node0", "node1"]
         if fabric.global_rank == 0:
             RunLock(path)

@@ -7,8 +7,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from pfl_lightning.comm import collectives
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm import ranks
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import RunError
 from tests.helpers.ranks import run_on_ranks
 
@@ -50,7 +50,7 @@ def test_states_follow_their_clients(in_flight, monkeypatch):
         Comm(fabric).move_states(states, [(0, 0, 1), (11, 1, 0), (1, 0, 2), (20, 2, 1)])
         return states
 
-    monkeypatch.setattr(collectives, "IN_FLIGHT_BYTES", in_flight)
+    monkeypatch.setattr(ranks, "IN_FLIGHT_BYTES", in_flight)
     held = run_on_ranks(work, 3)
     assert [sorted(states) for states in held] == [[11], [0, 10, 20], [1, 21]]
     assert torch.equal(held[0][11]["theta"], torch.arange(4) + 101)

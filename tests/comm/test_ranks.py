@@ -10,8 +10,8 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.comm import ranks
-from pfl_lightning.comm.collectives import Comm
 from pfl_lightning.comm.forked_ranks import ForkedRanks
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import ConfigError, LostRankError, StopRound
 from tests.helpers.ranks import run_on_ranks
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import Ditto, FedAvg, FedBN, FedOBP, Floco, FlocoPlus, PFedFDA
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.data.federated import DataSpec
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.vectorized import Vectorized

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from lightning.fabric import Fabric
 
-from pfl_lightning.comm.collectives import Comm
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.comm.uploads import Upload, Uploads
 from pfl_lightning.engine.cohort import Plan
 

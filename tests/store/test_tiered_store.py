@@ -12,9 +12,8 @@ import torch
 from pfl_lightning.foundation.errors import ConfigError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.store import StoreConfig
-from pfl_lightning.store.client_store import View
+from pfl_lightning.store.client_store import OBJECT_BYTES, TieredStore, View
 from pfl_lightning.store.config import parse_bytes
-from pfl_lightning.store.tiered_store import OBJECT_BYTES, TieredStore
 
 STATE_BYTES = 400 + 8 + 2 * OBJECT_BYTES
 

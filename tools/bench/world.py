@@ -24,7 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.comm.exact_mean import ExactMean
-from pfl_lightning.comm.ranks import Ranks
+from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.cohort import Plan, assign, draw_cohort
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.metrics import visit_report
@@ -56,7 +56,7 @@ def pretended_ranks(world: int) -> Iterator[None]:
         stack.callback(dist.destroy_process_group)
         stack.enter_context(patch.object(Fabric, "world_size", property(lambda self: world)))
         stack.enter_context(patch.object(dist, "new_group", lambda **_: None))
-        stack.enter_context(patch.object(Ranks, "gather", lambda ranks, value: [value] * ranks.world))
+        stack.enter_context(patch.object(Comm, "gather", lambda ranks, value: [value] * ranks.world))
         stack.enter_context(patch.object(visit_report, "_require_equal", lambda *_: None))
         yield
 

@@ -44,7 +44,7 @@ def threshold(overlaps: list[float], round_: int, beta: int) -> float:
 
 
 def group_weights(partner: Tensor) -> Tensor:
-    """Each row the plain mean over a client and its partners, float64 [k, k]. Zero for a client that has none."""
+    """Each row the plain mean over a client and its partners, float64 [k, k]. Zero for a client without partners."""
     member = partner | torch.diag(partner.any(1))
     return member.double() / member.sum(1, keepdim=True).clamp(min=1)
 

@@ -51,7 +51,7 @@ def require_head(task: Task, data: FederatedData, method: str, linear: bool = Tr
     name, head = task.head_name, task.head
     if linear and not (isinstance(head, nn.Linear) and head.bias is not None):
         raise ConfigError(
-            f"task.head: {method} needs a head that is one linear layer with a bias; {name} is {type(head).__name__}"
+            f"task.head: {method} needs one linear layer with a bias as the head; {name} is {type(head).__name__}"
         )
     if isinstance(task.net, Net) and head is task.net.head:
         return

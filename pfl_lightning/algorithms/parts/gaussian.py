@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, one_hot, softmax
 from pfl_lightning.algorithms.parts.features import class_means
 
 SHRINKAGE = 1e-4
-"""Share of the covariance that is replaced by a multiple of the identity, so that it can be inverted."""
+"""Share of the covariance replaced by a multiple of the identity, so that it can be inverted."""
 
 FEW = 2
 """A class with this many samples or fewer cannot tell its own mean."""
@@ -47,7 +47,7 @@ def estimate(z: Tensor, y: Tensor, fallback: Gaussians, ridge: float) -> Gaussia
 
 
 def bayes_classifier(gaussians: Gaussians, priors: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [C, D] and bias [C] of the linear classifier that is best for these Gaussians and class shares."""
+    """Weight [C, D] and bias [C] of the best linear classifier for these Gaussians and class shares."""
     weight = torch.cholesky_solve(gaussians.means.T, torch.linalg.cholesky(shrunk(gaussians.covariance))).T
     return weight, priors.log() - 0.5 * (gaussians.means * weight).sum(1)
 

@@ -24,7 +24,7 @@ def on_simplex(matrix: np.ndarray) -> np.ndarray:
     """The α ≥ 0 with Σα = 1 that minimises αᵀAα, A positive semidefinite.
 
     It is β / Σβ, β the minimiser of βᵀAβ − 2Σβ over β ≥ 0: their optimality conditions are the same up to scale. With
-    A = RᵀR that is a non-negative least squares problem, which is solved exactly.
+    A = RᵀR this is a non-negative least squares problem, solved exactly.
     """
     k = len(matrix)
     ridge = 1e-9 * np.trace(matrix) / k or 1.0  # a variance may be zero. A matrix of zeros has no preference

@@ -60,7 +60,7 @@ class _Solve(Function):
     @override
     def forward(ctx: Any, gram: Tensor, rho: Tensor, right: Tensor) -> Tensor:
         system = gram + rho[:, :, None] * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        # does not stop at a matrix that is not positive: other ranks would wait for this one
+        # no error for an indefinite matrix: other ranks would wait for this one
         factor = torch.linalg.cholesky_ex(system).L
         solution = torch.cholesky_solve(right, factor)
         ctx.save_for_backward(factor, solution)

@@ -19,7 +19,7 @@ class SimplexHead(nn.Module):
     around `center`. Tests are made at `center`. Both are buffers, so they have a place in the flat model.
 
     Args:
-        head: the layer that is replaced. A simplex of one point is that layer itself. More endpoints start from
+        head: the layer to replace. A simplex of one point is that layer itself. More endpoints start from
             Xavier's normal distribution, each its own draw, since equal ones would never part.
         endpoints: M.
     """
@@ -76,7 +76,7 @@ def centers(products: Tensor, endpoints: int) -> Tensor:
 def principal_components(products: Tensor, dimensions: int) -> Tensor:
     """The scores [N, dimensions] of N vectors with these products ⟨v_i, v_j⟩. Axes that N points do not fill are zero.
 
-    The sign of an axis is arbitrary: the entry that is largest in size is made positive.
+    The sign of an axis is arbitrary: the entry of largest size is made positive.
     """
     count = len(products)
     centring = torch.eye(count, dtype=products.dtype) - 1 / count

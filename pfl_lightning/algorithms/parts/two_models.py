@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from pfl_lightning.algorithm import Exchange, Server, Upload
 from pfl_lightning.algorithms.fedavg import FedAvg
-from pfl_lightning.algorithms.parts.exchanges import send_everything
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.model.client import ClientModule
 
@@ -31,7 +30,7 @@ class TwoModels(FedAvg):
 
     @override
     def exchange(self, client: ClientModule) -> Exchange:
-        return send_everything(client, self.bn_buffers)
+        return Exchange.of_everything(client, self.bn_buffers)
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

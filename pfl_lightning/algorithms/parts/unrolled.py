@@ -48,12 +48,12 @@ def stack(rows: Sequence[Tensor], like: Tensor) -> Tensor:
 def gather_settings(
     participants: Sequence[Participant], initial: Mapping[str, Tensor], learnable: Iterable[str]
 ) -> dict[str, Tensor]:
-    """The settings of this rank's clients, [k, cells, d or 1]; those that are learned want gradients.
+    """The settings of this rank's clients, [k, cells, d or 1]; the learned ones want gradients.
 
     Args:
         participants: this rank's clients, possibly none.
         initial: each setting before it is learned, [cells, d or 1].
-        learnable: the settings that are learned.
+        learnable: the settings to learn.
     """
     return {
         name: stack([v.values[name] for v in participants], value).requires_grad_()
@@ -102,7 +102,7 @@ def backward(problems: Sequence[Problem], end: Variables) -> None:
 def learn(
     participants: Sequence[Participant], settings: Mapping[str, Tensor], learnable: Iterable[str], lr: float, eps: float
 ) -> dict[str, Tensor]:
-    """A step of Adam for the settings that are learned: their new values and moments, a row per client.
+    """A step of Adam for the learned settings: their new values and moments, a row per client.
 
     The moments are each client's own and count its visits. Every operation is rounded the same way wherever a client
     stands among the rows.

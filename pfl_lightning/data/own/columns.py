@@ -45,7 +45,7 @@ def read_index(table: TableFile, labels: list[str], client: str | None, split: s
 
 
 def as_numbers(name: str, values: Column, place: Callable[[int], str], start: int = 0) -> NDArray[np.float32]:
-    """A column of numbers. Raises a `ConfigError` that names the line of a value that is not a number."""
+    """A column of numbers. Raises a `ConfigError` that names the line of a value other than a number."""
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which is refused with the line later
             return values.astype(np.float32)

@@ -39,7 +39,7 @@ class OwnData(FederatedData):
             RandomHorizontalFlip]. Names are classes of torchvision.transforms.v2.
         root: directory of the prepared file. By default the environment variable PFL_DATA, else "data".
         seed: seed of the partition. The run's seed by default.
-        validation_share: fraction of each client's training samples that is kept for validation.
+        validation_share: fraction of each client's training samples kept for validation.
         held_out_clients: fraction of the clients that never take part in training.
     """
 

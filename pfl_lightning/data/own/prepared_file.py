@@ -1,4 +1,4 @@
-"""The prepared file: all samples of a user's data set in one file that is mapped into memory.
+"""The prepared file: all samples of a user's data set in one memory-mapped file.
 
 It is a safetensors file. The inputs come first and start at a page of their own, so they can be written block by block
 and mapped. Ranks on one machine share the pages.
@@ -30,7 +30,7 @@ READ_BYTES = 2**20
 
 
 class Prepared(NamedTuple):
-    """A data set that is ready to be indexed."""
+    """A data set ready to be indexed."""
 
     samples: Samples
     outputs: int

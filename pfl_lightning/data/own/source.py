@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pfl_lightning.foundation.errors import ConfigError
 
 BLOCK_BYTES = 2**20
-"""Upper bound on the inputs that are held in memory while files are read. At least one sample is."""
+"""Upper bound on the inputs held in memory while files are read. At least one sample is."""
 
 
 class Survey(NamedTuple):
-    """Facts about the samples that are known before their inputs are read."""
+    """Facts about the samples, known before their inputs are read."""
 
     size: int
     """Number of samples."""

@@ -81,7 +81,7 @@ class CsvFile(TableFile):
         return f"{self.path} line {number}"
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Number and values of every line that is not empty."""
+        """Number and values of every non-empty line."""
         try:
             with self.path.open(newline="", encoding="utf-8-sig") as file:
                 first = file.readline()

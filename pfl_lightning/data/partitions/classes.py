@@ -28,7 +28,7 @@ class Shards(Partition):
     """Sorts the merged data set by label, cuts it into equal shards and gives each client some of them (pFedSOP)."""
 
     num_shards: int | None = None
-    """Total number of shards. By default as many as the clients take. Nobody gets the shards that are left over."""
+    """Total number of shards. By default as many as the clients take. Nobody gets the remaining shards."""
     per_client: int = 2
     """Number of shards of each client, which is about its number of classes."""
 

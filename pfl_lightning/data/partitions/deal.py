@@ -89,7 +89,7 @@ def _amounts(mix: Floats, pool: Pool, size: int, key: str, spill: bool) -> Ints:
 
 
 def _refill(mix: Floats, left: Ints, short: int, spill: bool) -> Ints | None:
-    """Take `short` more samples from the classes that are left, or None if none of the allowed classes is left."""
+    """Take `short` more samples from the remaining classes, or None if none of the allowed classes is left."""
     taken = np.zeros_like(left)
     while taken.sum() < short:
         weights = mix * (left > taken)

@@ -41,7 +41,7 @@ class Natural(Partition):
         return split_each(clients, population._replace(num_clients=len(chosen)), rng)
 
     def _choose(self, owners: Ints, wanted: int, rng: np.random.Generator) -> Ints:
-        """The owners that become clients, in ascending order. All that are large enough when `wanted` is 0."""
+        """The owners that become clients, in ascending order. All large enough ones when `wanted` is 0."""
         large_enough = np.flatnonzero(np.bincount(owners) >= self.min_size).astype(np.int64)
         if wanted > len(large_enough) or not len(large_enough):
             raise ConfigError(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pfl_lightning.model.transfer import to_device, to_host
+from pfl_lightning.foundation.transfer import to_device, to_host
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
