@@ -37,7 +37,12 @@ class Base(NamedTuple):
 
 BASES = {
     "algorithm": Base("pfl_lightning.algorithms", "pfl_lightning.algorithm.Algorithm"),
-    "task": Base("pfl_lightning.tasks", "pfl_lightning.tasks.Task", accepts="lightning.LightningModule"),
+    "task": Base(
+        "pfl_lightning.tasks",
+        "pfl_lightning.tasks.Task",
+        accepts="lightning.LightningModule",
+        advice="LightningTask takes a function that makes one as its module",
+    ),
     "task.net": Base("pfl_lightning.nets", "pfl_lightning.nets.Net", accepts="torch.nn.Module", filled=FACTS),
     "task.optimizer": Base("torch.optim", "torch.optim.Optimizer", given=1),
     "data": Base(

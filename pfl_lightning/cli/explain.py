@@ -49,7 +49,8 @@ def _wrong_key(key: str, reason: str, parser: ArgumentParser, flags: Callable[[]
 def _wrong_value(key: str, reason: str) -> str:
     place = f"{key}: " if key else ""
     if match := re.search(r"following arguments are required: (.*)", reason):
-        return f"{match[1]}: missing; give it on the command line or in a --config file"
+        inner = f"{key}." if key and key != match[1].rpartition(".")[0] else ""
+        return f"{inner}{match[1]}: missing; give it on the command line or in a --config file"
     if match := re.search(r"argument --(\S+): expected (?:one|at least one) argument", reason):
         return f"{match[1]}: the value is missing; use --{match[1]} VALUE"
     if match := re.search(r"Union subtypes Subtypes: \[(.*?)\] Errors:.*Given value: (.*)", reason):

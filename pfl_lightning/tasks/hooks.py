@@ -68,7 +68,7 @@ class Hooks:
             if overrides(module, name):
                 raise ConfigError(f"task: {kind}.{name} is not supported in a federation; {advice}")
         self.module = module
-        self.trainer = TrainerStub(kind)
+        self.trainer = TrainerStub(module)
         self.names = frozenset(name for name in KNOWN if overrides(module, name))
         self.active = active or bool(self.names)
         self.shape_training = bool(self.names.intersection((*TRAINING, *GRADIENT, *OPTIMIZER)))

@@ -122,7 +122,7 @@ class LightningTask(Task):
             )
         if not transformed:
             self.outputs = {**(result if isinstance(result, Mapping) else {}), "loss": loss.detach()}
-        return loss
+        return loss.reshape(()) if loss.ndim and loss.numel() == 1 else loss
 
     @override
     def test_sums(self, batches: Iterable[Batch], autocast: Autocast) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -63,6 +64,14 @@ class MetricSums:
             value = torch.full((), math.nan, dtype=torch.float64)
         defined = value.isfinite()
         return torch.stack([value.where(defined, 0.0), defined.double()])
+
+    def try_out(self, outputs: Tensor, targets: Tensor) -> None:
+        """Compute the metric on a few samples, to see any error that it raises."""
+        with warnings.catch_warnings(action="ignore"), np.errstate(invalid="ignore", divide="ignore"):
+            self.metric.to(outputs.device).reset()
+            self.metric.update(outputs, targets)
+            self.values(list(self.read()[:, None].cpu().numpy()))
+            self.metric.reset()
 
     def values(self, sums: Sequence[np.ndarray]) -> np.ndarray:
         """The metric of each row, from arrays with one entry per row for each of `names`."""

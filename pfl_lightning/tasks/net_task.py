@@ -19,6 +19,7 @@ from pfl_lightning.tasks.logged_sums import direction
 from pfl_lightning.tasks.metric_sums import MetricSums, keep_local
 from pfl_lightning.tasks.net_factory import NetFactory, make_net
 from pfl_lightning.tasks.task import Autocast, Batch, OptimizerFactory, Task
+from pfl_lightning.tasks.trial import reason
 from pfl_lightning.tasks.weights import load_weights
 
 if TYPE_CHECKING:
@@ -77,6 +78,25 @@ class NetTask(Task):
         self.better = {**type(self).better, **better}
         self.unpooled = frozenset(entry.name for entry in self.more_metrics if not entry.pooled)
 
+    @override
+    def try_out(self, batch: Batch, autocast: Autocast) -> None:
+        """Compute the further metrics once, so that one that does not fit the outputs is refused before the run."""
+        if not self.more_metrics:
+            return
+        self.eval()
+        with torch.no_grad(), autocast():
+            outputs = self(batch[0]).float()
+        for entry in self.more_metrics:
+            name = type(entry.metric).__name__
+            try:
+                entry.try_out(outputs, batch[1])
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"task.metrics: {name} fails on a batch of {len(outputs)} samples: {reason(error)}"
+                ) from error
+
     def observe(self, outputs: Tensor, targets: Tensor) -> None:
         """Show test outputs to the further metrics."""
         for entry in self.more_metrics:
@@ -118,8 +138,10 @@ class NetTask(Task):
 def _make_metric(make: MetricFactory, spec: DataSpec) -> MetricSums:
     try:
         metric: Any = call_with_facts(make, spec, "task.metrics")
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"task.metrics: {unwrap(make)[0].__name__} cannot be made: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"task.metrics: {unwrap(make)[0].__name__} cannot be made: {reason(error)}") from error
     keep_local(metric)
     return MetricSums(_metric_name(type(metric).__name__), metric)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from lightning import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 
 from pfl_lightning.foundation.errors import ConfigError
@@ -31,9 +32,10 @@ class TrainerStub:
     A client trains as if it were alone, on whatever rank it is: what the module does must not depend on the ranks.
 
     Args:
-        owner: the class name of the module, for error messages.
+        module: the module.
 
     Attributes:
+        model, lightning_module: the module, as in `Adam(self.trainer.model.parameters())`.
         current_epoch: the pass over the client's data, from 0 at the start of each local training.
         global_step: the number of batches since the start of the local training.
         started: whether `on_train_start` was called at this visit of the client.
@@ -43,8 +45,8 @@ class TrainerStub:
     is_global_zero, global_rank, local_rank, world_size = True, 0, 0, 1
     progress_bar_callback = gradient_clip_val = gradient_clip_algorithm = None
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, module: LightningModule) -> None:
+        self.model = self.lightning_module = module
         self.current_epoch = 0
         self.global_step = 0
         self.started = False
@@ -61,7 +63,5 @@ class TrainerStub:
         if name.startswith("__"):  # copy and pickle ask for such names
             raise AttributeError(name)
         advice = ADVICE.get(name, "only current_epoch and global_step of the client's training exist")
-        raise ConfigError(
-            f"task: {vars(self).get('owner', 'the module')} uses self.trainer.{name}, but a federation has no Trainer; "
-            f"{advice}"
-        )
+        owner = type(vars(self)["model"]).__name__ if "model" in vars(self) else "the module"
+        raise ConfigError(f"task: {owner} uses self.trainer.{name}, but a federation has no Trainer; {advice}")

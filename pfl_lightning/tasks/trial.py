@@ -64,6 +64,8 @@ def _train(task: LightningTask, batch: Batch, autocast: Autocast) -> Tensor:
     hooks.call("on_train_batch_start", batch, 0)
     with autocast():
         loss = task.training_step(batch)
+    if loss.numel() == 1 and loss.requires_grad:
+        _step(task, loss)
     hooks.call("on_train_batch_end", task.outputs, batch, 0)
     hooks.call("on_train_epoch_end")
     hooks.call("on_train_end")
@@ -71,10 +73,28 @@ def _train(task: LightningTask, batch: Batch, autocast: Autocast) -> Tensor:
     return loss
 
 
+def _step(task: LightningTask, loss: Tensor) -> None:
+    """The hooks around the gradient of a loss and a step of the optimizer, which is not made."""
+    hooks, optimizer = task.hooks, task.optimization().optimizer
+    kept = [(p, p.grad) for p in task.parameters()]
+    hooks.call("on_before_zero_grad", optimizer)
+    hooks.call("on_before_backward", loss)
+    hooks.latest = "training_step"
+    loss.backward()  # type: ignore[no-untyped-call]
+    hooks.call("on_after_backward")
+    hooks.call("on_before_optimizer_step", optimizer)
+    hooks.call("configure_gradient_clipping", optimizer, task.gradient_clip, "norm")
+    for p, grad in kept:
+        p.grad = None if grad is None else grad.zero_()
+
+
 def reason(error: Exception) -> str:
     """The kind of an error and the first line of its message, with advice for code that expects other things."""
-    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    if "tuple indices" in text or "'tuple' object" in text or "to unpack" in text:
+    message = str(error).strip()
+    if "must be a mapping" in message:  # after the text of a whole module
+        message = message[message.rfind("argument after **") :]
+    text = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
+    if "tuple indices" in text or "'tuple' object" in text or "to unpack" in text or "not tuple" in text:
         return f"{text}; a batch is a pair (inputs, targets)"
     if "'NoneType' object has no attribute 'experiment'" in text or "no attribute 'log_" in text:
         return f"{text}; {NO_LOGGER}"

@@ -15,6 +15,7 @@ import torch
 from lightning import LightningModule
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torchmetrics import MeanMetric
 
 from pfl_lightning.nets import MLP
 from pfl_lightning.tasks import Classification
@@ -93,6 +94,19 @@ class NeedyNet(nn.Linear):
         super().__init__(width, num_classes)
 
 
+class Failing(MeanMetric):
+    def compute(self):
+        {}["colour"]
+
+    def update(self, outputs, targets):
+        super().update(outputs)
+
+
+class Unmade(MeanMetric):
+    def __init__(self):
+        {}["colour"]
+
+
 def make_net(in_features, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
 
@@ -111,6 +125,12 @@ MISTAKES = {
     "--task.net theirs.NeedyNet": "task.net.width: missing; give it a value",
     "--task.net theirs.Narrow": "task.net: Narrow does not fit samples of shape (1, 28, 28): RuntimeError: ",
     "--task.net theirs.TooFew": "task.net: TooFew makes [3] outputs for a sample; the data needs 10",
+    "--task theirs.make_net": "task: theirs.make_net is not a subclass of lightning.LightningModule; LightningTask ",
+    "--task.metrics F1Score": "task.metrics.task: missing; give it on the command line or in a --config file",
+    "--task.metrics BinaryAUROC": "task.metrics: BinaryAUROC fails on a batch of 4 samples: ",
+    "--task.metrics MulticlassConfusionMatrix": "task: the metric confusion_matrix has several values; log one number",
+    "--task.metrics theirs.Failing": "task.metrics: Failing fails on a batch of 4 samples: KeyError: 'colour'",
+    "--task.metrics theirs.Unmade": "task.metrics: Unmade cannot be made: KeyError: 'colour'",
     "--task.metrics MulticlasF1": "task.metrics: no class MulticlasF1; use MulticlassF1Score | another class of ",
     "--task.metrics [torchmetrics.Nope]": "task.metrics: no class Nope in ",
     "--data theirs.Lit": "data: theirs.Lit is not a subclass of pfl_lightning.data.FederatedData; FromDataset takes ",

@@ -10,6 +10,7 @@ import torch
 from lightning import LightningDataModule
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from torchmetrics.classification import MulticlassAccuracy
@@ -118,7 +119,29 @@ class Writer(LitClassifier):
         self.logger.experiment.add_scalar("loss", 0.0)  # type: ignore[union-attr]
 
 
+class Spread(LitClassifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self(**batch), batch["labels"])
+
+
+class BrokenGradient(LitClassifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self(batch[0]).exp()
+        loss = F.cross_entropy(scores, batch[1])
+        scores.add_(1)
+        return loss
+
+
+class BrokenHook(LitClassifier):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log("epochs", self.trainer.max_epochs)
+
+
 REFUSED: dict[type[LitClassifier], str] = {
+    Spread: "task: Spread.training_step fails on a batch of 4 samples: TypeError: argument after ** must be a mapping, "
+    "not tuple; a batch is a pair (inputs, targets)",
+    BrokenGradient: "task: BrokenGradient.training_step fails on a batch of 4 samples: RuntimeError: one of the",
+    BrokenHook: f"task: BrokenHook uses self.trainer.max_epochs, {NO_TRAINER}give the number as an argument of the",
     Manual: "task: Manual uses manual optimization; return the loss from training_step instead",
     OwnOptimizers: f"task: OwnOptimizers uses self.trainer.strategy, {NO_TRAINER}leave out self.optimizers(), ",
     Two: "task: Two.configure_optimizers returns 2 optimizers; return one",
@@ -195,6 +218,31 @@ def test_the_usual_helpers_work(module, second, capsys):
     assert scalars["train_norm"] == pytest.approx(0.01, rel=1e-3)
     assert scalars["train_rate0"] == pytest.approx((13 + second * (samples - 13)) / samples)
     assert "epoch 0" in capsys.readouterr().out
+
+
+class OneElement(LitClassifier):
+    """Returns its loss as a vector of one element."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx).reshape(1)
+
+
+class FromTemplate(LitClassifier):
+    """Finds its parameters as a widespread template for Lightning does."""
+
+    def configure_optimizers(self) -> Any:
+        assert self.trainer.lightning_module is self
+        return SGD(self.trainer.model.parameters(), lr=0.1)
+
+
+class Direct(LitClassifier):
+    def configure_optimizers(self) -> Any:
+        return SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("module", "like"), [(OneElement, LitClassifier), (FromTemplate, Direct)])
+def test_other_ways_to_write_the_same_give_the_same(module, like):
+    assert make_loop(module).fit()["model_sha256"] == make_loop(like).fit()["model_sha256"]
 
 
 class Constant(LitClassifier):

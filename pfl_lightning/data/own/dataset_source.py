@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +102,9 @@ class DatasetSource(Source):
 
     def _input(self, x: Any, row: int) -> NDArray[Any]:
         """One input. Bytes of images get the axes [H, W, C]."""
+        if isinstance(x, Mapping) or (isinstance(x, tuple) and any(getattr(part, "ndim", 0) for part in x)):
+            kind = type(x).__name__
+            raise ConfigError(f"inputs: {self.place(row)} has a {kind} of inputs; join them into one array")
         try:
             if isinstance(x, Image.Image):
                 self.shape = self.shape.like(x)

@@ -83,7 +83,9 @@ class TableSource(Source):
     def _join(self, block: dict[str, Column], start: int) -> Column:
         columns = list(block.items())
         if len(columns) == 1 and columns[0][1].ndim == 2:
-            lists = columns[0][1]
+            name, lists = columns[0]
+            if lists.dtype.kind not in "biuf":
+                raise ConfigError(f"features: column {name} holds lists of {lists.dtype}; use lists of numbers")
             return lists.astype(np.int64 if lists.dtype.kind in "iu" else np.float32)
         if listed := [name for name, values in columns if values.ndim > 1]:
             raise ConfigError(f"features: column {listed[0]} holds lists; it must be the only feature")

@@ -183,6 +183,16 @@ def test_objects_are_read_at_every_start_unless_kept(tmp_path: Path) -> None:
         (Items([(1.0, 0), (float("nan"), 1)]), {}, r"^data: sample 1 of Items: an input is NaN or infinite$"),
         (Items([(1.0, 0), ([1.0, 2.0], 1)]), {}, r"^data: sample 1 of Items has the shape \[2\], the first sample has"),
         (Items([(1.0, [0.5]), (1.0, [1.0, 2.0])]), {}, r"^data: labels of Items differ in shape$"),
+        (
+            Items([((torch.rand(3), torch.rand(3)), 0)] * 4),
+            {},
+            r"^inputs: sample 0 of Items has a tuple of inputs; join them into one array$",
+        ),
+        (
+            Items([({"a": 1.0}, 0)] * 4),
+            {},
+            r"^inputs: sample 0 of Items has a dict of inputs; join them into one array$",
+        ),
         (Items([("text", 0)] * 4), {}, r"^data: Items: inputs are <U4; use numbers$"),
         (None, {}, r"^dataset: give either dataset or source"),
         (Numbers(), {"source": "there"}, r"^dataset: give either dataset or source"),

@@ -220,6 +220,10 @@ def test_parquet_lists_are_tokens_or_numbers(tmp_path: Path) -> None:
         ({"a": [1.0, None, 2.0, 3.0]}, r"^data: .*t.parquet row 2: column a has no value$"),
         ({"a": [1.0, 1.0, 2.0, float("nan")]}, r"^data: .*t.parquet row 4: an input is NaN or infinite$"),
         ({"a": [[1], [1], [1, 2], [1]]}, r"^data: .*t.parquet row 3: column a has a list of another length"),
+        (
+            {"a": [[[1.0]], [[1.0]], [[1.0]], [[1.0]]]},
+            r"^features: column a holds lists of object; use lists of numbers$",
+        ),
         ({"a": [[1], [1], [-1], [1]]}, r"^data: .*t.parquet row 3: a token is negative$"),
         ({"a": ["1", "2", "3", "x"]}, r"^data: .*t.parquet row 4: 'x' in column a is not a number$"),
         ({"label": [0.0, 1.5, 0.0, 1.0]}, r"^data: .*t.parquet row \d: label .* is not a whole number"),
