@@ -18,6 +18,9 @@ from pfl_lightning.cli.extends import config_files
 from pfl_lightning.cli.parser import build_parser, parse
 from pfl_lightning.compare.experiment import Keys
 from pfl_lightning.compare.layers import merge
+from pfl_lightning.tasks.logged_sums import direction
+from pfl_lightning.tasks.net_task import metric_name
+from pfl_lightning.tasks.task import Task
 
 
 class ParserResolver:
@@ -61,11 +64,22 @@ class ParserResolver:
         found = getattr(pfl_lightning.algorithms, name, None)
         return inspect.isclass(found) and issubclass(found, Algorithm)
 
-    def directions(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """The metrics of the config's task, the main one first, with `higher` or `lower`."""
-        module, _, name = str(config["task"]["class_path"]).rpartition(".")
-        better = getattr(getattr(import_module(module), name), "better", None)
-        return better if isinstance(better, Mapping) else {}
+    def directions(self, config: Mapping[str, Any]) -> tuple[Mapping[str, str], bool]:
+        """The metrics of the config's task, the main one first, with `higher` or `lower`, and whether these are all."""
+        task, own = _class_of(config["task"]), {}
+        for metric in (config["task"].get("init_args") or {}).get("metrics") or ():
+            kind = _class_of(metric)
+            name = metric_name(kind.__name__)
+            own[name] = direction(name, getattr(kind, "higher_is_better", None))
+        better = getattr(task, "better", None)
+        known = {**better, **own} if isinstance(better, Mapping) else own
+        return known, bool(known) and issubclass(task, Task)
+
+
+def _class_of(node: Mapping[str, Any]) -> type:
+    module, _, name = str(node["class_path"]).rpartition(".")
+    found: type = getattr(import_module(module), name)
+    return found
 
 
 def _written(config: Mapping[str, Any], keys: Keys) -> dict[str, str]:

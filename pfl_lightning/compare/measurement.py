@@ -110,6 +110,10 @@ class Measurement:
 
 def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measurement:
     """The reported value of a finished run. Raises `Unreadable` where the run did not record it."""
+    higher = facts.higher_is_better(metric.column)
+    if not metric.certain and higher not in (None, metric.higher):
+        said = "higher" if higher else "lower"
+        raise Unreadable(f"to it a {said} {metric.name} is better; set report.better to higher or lower")
     if metric.select == "best_per_client":
         entry = "best_per_client_evaluations" if metric.everyone else "best_per_client_visits"
         value = facts.summary.get(entry, {}).get(f"{metric.name}_{metric.moment}")

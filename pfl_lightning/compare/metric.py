@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pfl_lightning.compare.experiment import Report, Select
 from pfl_lightning.foundation.errors import ConfigError, require
+from pfl_lightning.tasks.logged_sums import direction
 
 COLUMN = re.compile(
     r"(?P<all>all_)?"
@@ -24,8 +25,6 @@ RECORDED = {
     "down_mib": "MiB that a client of the round receives, on average",
 }
 """The columns of a run other than tests."""
-LOWER = ("loss", "rmse", "mse", "mae", "mape", "error", "perplexity")
-"""Words in the names of metrics where lower is better, for tasks that do not say it."""
 MOMENTS = {
     "before": "tested with the model that it would start its next visit with, before local training",
     "after": "tested with the outcome of its latest local training (clients that were never drawn do not count)",
@@ -58,6 +57,8 @@ class Metric:
     everyone: bool
     higher: bool
     digits: int
+    certain: bool = False
+    """Whether the experiment or the task has said which direction is better. Otherwise its name tells."""
 
     @property
     def percent(self) -> bool:
@@ -116,13 +117,14 @@ class Metric:
         return min(range(len(values)), key=lambda i: math.inf if math.isnan(values[i]) else sign * values[i])
 
 
-def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool) -> Metric:
+def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool, complete: bool = False) -> Metric:
     """The metric of a report, with defaults from the task.
 
     Args:
         report: of the experiment and the method.
         directions: the task's metrics, the main one first, with `higher` or `lower`.
         fine_tuned: whether the default is the fine-tuned model.
+        complete: whether the task has no other metrics.
     """
     main = next(iter(directions), "acc")
     column = report.metric or f"all_{main}_{'finetuned' if fine_tuned else 'before'}"
@@ -138,9 +140,11 @@ def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool)
             f"all_acc_after_pooled or all_global_acc, or {' | '.join(RECORDED)}"
         )
     name = match["name"] or match["of_global"]
-    default = "lower" if any(word in LOWER for word in name.split("_")) else "higher"
-    higher = (report.better or directions.get(name, default)) == "higher"
+    if name not in directions and complete:
+        raise ConfigError(f"report.metric: {column} is not measured; the task has {' | '.join(directions)}")
+    higher = (report.better or directions.get(name) or direction(name, None)) == "higher"
     percent = "acc" in name.split("_") or "accuracy" in name
     digits = report.digits if report.digits is not None else 1 if percent else 4
     moment, average = match["moment"] or "global", match["average"] or ""
-    return Metric(column, report.select or "last", name, moment, average, bool(match["all"]), higher, digits)
+    certain = bool(report.better) or name in directions
+    return Metric(column, report.select or "last", name, moment, average, bool(match["all"]), higher, digits, certain)

@@ -88,7 +88,8 @@ def entry_of(
     report = method.report.over(experiment.report)
     if method.label.endswith(FINE_TUNED) and method.report.metric is None:
         report = _fine_tuned(report)
-    metric = metric_from(report, resolver.directions(config), method.label.endswith(FINE_TUNED))
+    directions, complete = resolver.directions(config)
+    metric = metric_from(report, directions, method.label.endswith(FINE_TUNED), complete)
     _check_measured(metric, config, method.label)
     cells = []
     for seed in experiment.seeds if seeds is None else seeds:

@@ -26,8 +26,11 @@ class Resolver(Protocol):
         """Whether the package has a method of this name."""
         ...
 
-    def directions(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """The metrics of a resolved config's task, the main one first, with `higher` or `lower`."""
+    def directions(self, config: Mapping[str, Any]) -> tuple[Mapping[str, str], bool]:
+        """The metrics of a resolved config's task, the main one first, with `higher` or `lower`.
+
+        And whether these are all: only a trial finds out what a LightningModule logs.
+        """
         ...
 
 

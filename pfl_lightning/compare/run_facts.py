@@ -65,6 +65,11 @@ class RunFacts:
         found = [(int(row["round"]), row.get(column, math.nan)) for row in self.rounds]
         return [(round_, value) for round_, value in found if not math.isnan(value)]
 
+    def higher_is_better(self, column: str) -> bool | None:
+        """The direction that the run took: its best value is its largest or its smallest. None if that says nothing."""
+        best, values = self.summary.get("best", {}).get(column), [value for _, value in self.series(column)]
+        return None if best is None or not values or min(values) == max(values) else bool(best == max(values))
+
 
 def read_facts(run_dir: Path) -> RunFacts:
     """Read the summary, the tables and the partition of a run. Raises `Unreadable`."""

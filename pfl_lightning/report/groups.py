@@ -14,12 +14,12 @@ from pfl_lightning.checkpoint.differences import HARMLESS, flatten
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.metrics.record import Metric
 from pfl_lightning.report.run_data import Floats, RunData
+from pfl_lightning.tasks.logged_sums import direction
 
 IRRELEVANT = ("seed", "fabric.accelerator", *(key for key in HARMLESS if key != "loop.rounds"))
 """Keys that do not change results, and the seed. All keys below them are meant, too."""
 MOST_KEYS = 3
 """Differing settings that a label names."""
-HIGHER = ("acc", "accuracy", "auc", "auroc", "f1", "precision", "recall")
 BEFORE = re.compile(r"(?P<all>all_)?(?P<name>.+)_before")
 
 
@@ -122,7 +122,7 @@ def _is_higher_better(runs: Sequence[RunData], column: str, name: str) -> bool:
         values = values[~np.isnan(values)]
         if best is not None and len(values) and values.min() != values.max():
             return bool(best == values.max())
-    return any(word in HIGHER for word in name.split("_"))
+    return direction(name, None) == "higher"
 
 
 def unique_labels(methods: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:

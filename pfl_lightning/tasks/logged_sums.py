@@ -15,7 +15,7 @@ from pfl_lightning.foundation.errors import ConfigError, RunError
 from pfl_lightning.tasks.metric_sums import MetricSums
 
 PREFIX = re.compile(r"^(test|testing|val|valid|validation)[_/\-. ]+(?=.)")
-LOWER = ("loss", "error", "mse", "mae", "perplexity")
+LOWER = ("loss", "error", "mse", "mae", "mape", "perplexity")
 """A metric whose name contains one of these words is better when it is lower."""
 
 

@@ -143,10 +143,10 @@ def _make_metric(make: MetricFactory, spec: DataSpec) -> MetricSums:
     except Exception as error:
         raise ConfigError(f"task.metrics: {unwrap(make)[0].__name__} cannot be made: {reason(error)}") from error
     keep_local(metric)
-    return MetricSums(_metric_name(type(metric).__name__), metric)
+    return MetricSums(metric_name(type(metric).__name__), metric)
 
 
-def _metric_name(kind: str) -> str:
-    """`MulticlassF1Score` becomes `f1_score`, `BinaryAUROC` becomes `auroc`."""
+def metric_name(kind: str) -> str:
+    """The name of a metric's columns: `MulticlassF1Score` becomes `f1_score`, `BinaryAUROC` becomes `auroc`."""
     short = re.sub(r"^(Multiclass|Multilabel|Binary)", "", kind)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()

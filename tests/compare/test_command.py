@@ -135,6 +135,7 @@ def test_quiet_prints_errors_only(tmp_path, capsys):
         (["--methods", "FedAvg", "--config", "tiny.yaml", "--ranks-per-cell", "x"], "ranks"),
         (["--methods", "FedAvg", "--config", "tiny.yaml", "--page", "none.md"], "page: none.md cannot be read"),
         (["--methods", "FedAvg", "--config", "tiny.yaml", "--metric", "accuracy"], "report.metric: 'accuracy'"),
+        (["--methods", "FedAvg", "--config", "tiny.yaml", "--metric", "all_f1_before"], "the task has acc | loss"),
         (["--methods", "FedAvg", "--config", "tiny.yaml", "--nonsense"], "nonsense"),
     ],
 )
@@ -145,6 +146,16 @@ def test_mistakes_end_in_one_line_and_exit_code_2(tmp_path, capsys, words, line)
     assert line in captured.err
     assert captured.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_the_directions_of_torchmetrics_are_known(tmp_path):
+    """A hamming distance is better when it is lower, which its name does not tell."""
+    config = {**TINY, "algorithm": "FedAvg", "task": {"class_path": "Classification", "init_args": {
+        "net": "SmallCNN", "metrics": ["MulticlassF1Score", "MulticlassHammingDistance"]}}}  # fmt: skip
+    resolver = ParserResolver()
+    known, complete = resolver.directions(resolver.resolve(config, {}))
+    assert known == {"acc": "higher", "loss": "lower", "f1_score": "higher", "hamming_distance": "lower"}
+    assert complete
 
 
 def test_a_folder_is_for_one_comparison_at_a_time(tmp_path, capsys):

@@ -59,6 +59,16 @@ def test_the_validation_columns_of_a_real_run_are_found(column, facts, cell, tmp
         assert chosen.round == best["round"]
 
 
+def test_a_direction_that_the_run_contradicts_is_not_guessed(cell, tmp_path):
+    """Only the run knows the direction of a metric that a module logs. The wrong one would rank the worst first."""
+    rows = [{"round": 2, "all_distance_before": 0.5}, {"round": 4, "all_distance_before": 0.7}]
+    facts = RunFacts({"best": {"all_distance_before": 0.5}}, rows)
+    with pytest.raises(Unreadable, match=r"to it a lower distance is better; set report\.better"):
+        measure(cell, tmp_path, facts, metric_from(Report("all_distance_before"), {}, False))
+    said = metric_from(Report("all_distance_before", better="lower"), {}, False)
+    assert measure(cell, tmp_path, facts, said).value == 0.7
+
+
 @pytest.mark.parametrize("select", ["last", "best_per_client"])
 def test_nan_is_not_reported(select, cell, tmp_path):
     row = {"round": 4, "all_acc_before": math.nan}

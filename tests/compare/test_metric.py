@@ -7,6 +7,7 @@ import pytest
 from pfl_lightning.compare.experiment import Report
 from pfl_lightning.compare.metric import metric_from
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.tasks.logged_sums import direction
 
 ACC = {"acc": "higher", "loss": "lower"}
 
@@ -33,11 +34,22 @@ def test_the_default_is_the_task_s_main_metric():
         (Report("all_loss_before"), ACC, False),
         (Report("all_test_rmse_before"), {}, False),
         (Report("all_auroc_before"), {}, True),
+        (Report("all_nllloss_before"), {}, False),
         (Report("all_odd_before", better="lower"), {"odd": "higher"}, False),
     ],
 )
 def test_directions(report, directions, higher):
     assert metric_from(report, directions, False).higher is higher
+
+
+@pytest.mark.parametrize("name", ["celoss", "mape", "test_error", "acc", "auroc"])
+def test_a_name_means_the_same_to_a_run_and_to_a_comparison(name):
+    assert metric_from(Report(f"all_{name}_before"), {}, False).higher is (direction(name, None) == "higher")
+
+
+def test_a_metric_that_the_task_does_not_have_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match=r"report\.metric: all_f1_before is not measured; the task has acc \| loss"):
+        metric_from(Report("all_f1_before"), ACC, False, complete=True)
 
 
 def test_the_definition_says_everything():

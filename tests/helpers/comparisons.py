@@ -82,8 +82,8 @@ class ToyResolver:
     def is_algorithm(self, name: str) -> bool:
         return name in OPTIONS
 
-    def directions(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        return {"acc": "higher", "loss": "lower"}
+    def directions(self, config: Mapping[str, Any]) -> tuple[Mapping[str, str], bool]:
+        return {"acc": "higher", "loss": "lower"}, True
 
 
 def experiment(**content: Any) -> Experiment:
