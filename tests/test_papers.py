@@ -33,7 +33,7 @@ PAPERS = {
     "pfedsop": ["table2", "table2_search", "table2_time", "table3", "table4", *(f"figure{n}" for n in range(2, 7))],
     "learn2pfed": [
         *(f"table{n}" for n in range(1, 7)),
-        *("table1_authors", "table1_same_model", "table3_pjm", "fig3", "fig4", "fig7"),
+        *("table1_authors", "table1_same_model", "table3_pjm", "fig3", "fig4", "fig5", "fig7"),
     ],
 }
 """Everything that shows results. docs/papers.md lists the rest, such as tables of layers and diagrams."""
@@ -98,6 +98,43 @@ def test_a_file_says_how_it_is_run_what_it_measures_and_what_it_costs(path):
     assert list(made.seeds) == seeds[: len(made.seeds)]
     generated = "polynomial" in str(made.base)  # a trial draws its own points
     assert made.partition_seed == (None if generated else partition_seed)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_page_says_how_many_runs_a_file_has(path):
+    """Rows that report two columns of the same run count once."""
+    (line,) = [line for line in PAGE.splitlines() if f"configs/papers/{path.parent.name}/{path.name})" in line]
+    said = line.rstrip(" |").rpartition("|")[2].strip()
+    if said.startswith("none beside"):
+        assert "--out runs/compare/" in path.read_text()
+        return
+    made, runs, trials = read(path), set(), 0
+    for method in made.methods:
+        kind = class_name(method.config, "algorithm") or method.root or method.label
+        for column in made.columns:
+            keys = {**method.keys, **method.at.get(column.label, {})}
+            runs |= {repr((kind, method.config, sorted(keys.items()), column.label, seed)) for seed in made.seeds}
+            if made.search:
+                trials += len(list(propose(made.search, method.label, column.label, True, [])))
+    counted = sum(int(number) for number in re.findall(r"(\d+)(?: runs)? ×", said))
+    assert counted == (trials or len(runs))
+
+
+def test_pfedsop_and_fedselect_average_as_their_papers_define_fedavg():
+    """The mean over clients is unweighted there: pFedSOP's Eq. 4, FedSelect's section 3."""
+    for file, rows in (
+        ("pfedsop/table2", ("FedAvg", "FedProx", "FedAvg FT", "FedProx FT")),
+        ("fedselect/table1", ("FedAvg", "FedAvg + FT")),
+    ):
+        keys = {method.label: method.keys for method in read(FOLDER / f"{file}.yaml").methods}
+        for row in rows:
+            assert keys[row]["algorithm.weighting"] == "uniform", (file, row)
+
+
+def test_figures_that_compare_methods_have_every_row_of_their_table():
+    table = {row for row, _ in read(FOLDER / "pfedsop" / "table2.yaml").paper}
+    for number in (2, 3, 4):
+        assert table <= {method.label for method in read(FOLDER / "pfedsop" / f"figure{number}.yaml").methods}
 
 
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda value: getattr(value, "stem", value))

@@ -31,6 +31,9 @@ class FedPURIN(FedCAC):
     """Score by |−g·θ + ½ g²θ²|: with the second-order term, the Hessian's diagonal taken as g²."""
     bn_layers: Literal["local", "share"] = "local"
     """BatchNorm's weights and biases: kept by each client, or scored and shared like other parameters (Fig. 3)."""
+    half_gradient: bool = False
+    """Round the last batch's gradient to 16 bits before scoring, as the authors' code does. Entries below 3e-8 become
+    zero, so they are never critical."""
     test_sparse: bool = False
     """Test the sparse model `after` training, with zeros for entries not critical, as the paper's tables
     do."""
@@ -57,7 +60,9 @@ class FedPURIN(FedCAC):
 
     @override
     def score(self, client: ClientModule, start: Tensor) -> Tensor:
-        gradient = client.grad if self.gradient == "last_batch" else start - client.theta
+        if self.gradient == "update":
+            return scores.perturbation(client.theta, start - client.theta, self.hessian)
+        gradient = client.grad.half().to(client.grad) if self.half_gradient else client.grad
         return scores.perturbation(client.theta, gradient, self.hessian)
 
     @override

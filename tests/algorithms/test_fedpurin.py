@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +102,22 @@ def test_the_cutoff_leaves_places_empty() -> None:
     assert (loop.server.vector[shared] == 0).all()
     assert "partners" in memory_of(loop, 0)
     assert not masks.unpack(loop.store.states[0]["mask"], 115)[shared].any()
+
+
+def test_gradients_in_16_bits_below_3e_8_are_never_critical() -> None:
+    theta, grad = torch.tensor([10.0, 10.0, 10.0, 0.1]), torch.tensor([1e-5, 2.9e-8, -2.9e-8, -4e-3])
+    client: Any = SimpleNamespace(theta=theta, grad=grad)
+    start = theta.clone()
+    exact = FedPURIN().score(client, start)
+    torch.testing.assert_close(exact, torch.tensor([1e-4, 2.9e-7, 2.9e-7, 4e-4]))
+    rounded = FedPURIN(half_gradient=True).score(client, start)
+    assert rounded[1:3].tolist() == [0.0, 0.0]
+    assert exact[1] > FedPURIN().cutoff, "the exact gradient would make it critical"
+    torch.testing.assert_close(rounded[[0, 3]], exact[[0, 3]], rtol=1e-2, atol=0)
+    torch.testing.assert_close(
+        FedPURIN(gradient="update", half_gradient=True).score(client, start + 1e-6),
+        FedPURIN(gradient="update").score(client, start + 1e-6),
+    )
 
 
 def test_sparse_models_are_tested_on_request_and_change_nothing_else() -> None:

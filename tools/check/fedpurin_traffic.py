@@ -1,10 +1,12 @@
 """FedPURIN's traffic over a long run, in plain torch: why Table 3 falls after β.
 
-python tools/check/fedpurin_traffic.py [--rounds 200] [--beta 100] [--cutoff 1e-10] [--alpha 0.1] [--out rounds.csv]
+python tools/check/fedpurin_traffic.py [--rounds 200] [--beta 100] [--cutoff 1e-10] [--half] [--alpha 0.1]
+    [--out rounds.csv]
 
 All 20 clients are trained at once by batched products, so 200 rounds take less than a minute. The net is a small MLP
 with BatchNorm on images of 14x14. Rates, momentum, batches per round, τ, β and the number of rounds are the paper's.
-Nothing of the method is shared with `pfl_lightning`; the data and the partition come from there.
+`--half` rounds the gradients to 16 bits before scoring, as the authors' code does. Nothing of the method is shared with
+`pfl_lightning`; the data and the partition come from there.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ def numbers(count: Tensor, places: int | Tensor) -> Tensor:
     return count + torch.minimum(count, torch.as_tensor(places) / 32)
 
 
-def run(rounds: int, beta: int, cutoff: float, alpha: float, seed: int) -> list[Traffic]:
+def run(rounds: int, beta: int, cutoff: float, half: bool, alpha: float, seed: int) -> list[Traffic]:
     """The traffic of each round."""
     x, y = images(alpha, seed)
     m, rows = initial(seed), []
@@ -132,6 +134,8 @@ def run(rounds: int, beta: int, cutoff: float, alpha: float, seed: int) -> list[
     down = torch.full((CLIENTS,), float(size))
     for round_ in range(1, rounds + 1):
         m, grads, loss = train(m, x, y)
+        if half:
+            grads = {name: grad.half().float() for name, grad in grads.items()}
         mask = torch.cat([critical(m[name], grads[name], cutoff) for name in SHARED], dim=1)
         sparse = flat(m) * mask
         up = numbers(mask.sum(1), size)
@@ -156,11 +160,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--beta", type=int, default=100)
     parser.add_argument("--cutoff", type=float, default=1e-10)
+    parser.add_argument("--half", action="store_true")
     parser.add_argument("--alpha", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="-")
     args = parser.parse_args()
-    rows = run(args.rounds, args.beta, args.cutoff, args.alpha, args.seed)
+    rows = run(args.rounds, args.beta, args.cutoff, args.half, args.alpha, args.seed)
     with sys.stdout if args.out == "-" else open(args.out, "w") as file:
         writer = csv.writer(file)
         writer.writerow(Traffic._fields)
