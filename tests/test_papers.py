@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,12 +67,17 @@ SEEDS = {
 FILES = [FOLDER / paper / f"{name}.yaml" for paper, names in PAPERS.items() for name in names]
 
 
+@cache
+def content(path: Path) -> dict[str, Any]:
+    return layered(config_files(path))
+
+
 def read(path: Path, variant: str | None = None) -> Experiment:
-    return experiment_from(with_variant(layered(config_files(path)), variant, path.stem), path)
+    return experiment_from(with_variant(content(path), variant, path.stem), path)
 
 
 def variants(path: Path) -> list[str]:
-    return list(layered(config_files(path)).get("variants") or {})
+    return list(content(path).get("variants") or {})
 
 
 VARIANTS = [(path, variant) for path in FILES for variant in variants(path)]

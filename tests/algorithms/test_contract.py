@@ -63,17 +63,17 @@ CORE = [algorithm for algorithm in ALGORITHMS if type(algorithm) in (FedAvg, Fed
 
 @pytest.mark.parametrize("algorithm", CORE, ids=name)
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_twenty_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation):
-    settings = {"rounds": 20, "participation": participation, "eval_every": 10}
+def test_eight_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation):
+    settings = {"rounds": 8, "participation": participation, "eval_every": 4}
     one = toy_summary(1, algorithm, **settings)
     for world in (2, 3):
         assert fingerprint(toy_summary(world, algorithm, **settings)) == fingerprint(one)
 
 
 @each_algorithm
-def test_a_run_is_the_same_on_1_2_and_3_ranks(algorithm):
-    for world in (2, 3):
-        assert fingerprint(toy_summary(world, algorithm, **SETTINGS)) == fingerprint(alone(algorithm, **SETTINGS))
+def test_a_run_is_the_same_on_1_and_3_ranks(algorithm):
+    """Those on two ranks below are disturbed, and end the same."""
+    assert fingerprint(toy_summary(3, algorithm, **SETTINGS)) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 @each_algorithm

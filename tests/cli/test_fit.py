@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.parser import build_parser, parse
+from tests.helpers.forked_fit import ForkedFit
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs/fedobp_fashion10k.yaml")
@@ -161,14 +164,19 @@ def test_a_diverged_client_ends_the_run_with_one_line(tmp_path, capfd):
     assert (tmp_path / "lost/config.yaml").exists()
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
-def test_ctrl_c_ends_all_ranks_and_keeps_whole_rounds(devices, tmp_path):
-    """The signal goes to the first process only, as `kill -INT` sends it; it must reach every rank."""
-    words = [*SMALL, "--loop.rounds", "100000", "--fabric.devices", devices, "--run_dir", "cut"]
+@contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The command in an interpreter of its own, which has imported nothing."""
     code = "from pfl_lightning.cli.fit import main; main()"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stdout is not None
+        yield process
+
+
+@pytest.mark.parametrize(("devices", "start"), [("1", started), ("2", ForkedFit)], ids=["1", "2"])
+def test_ctrl_c_ends_all_ranks_and_keeps_whole_rounds(devices, start, tmp_path):
+    """The signal goes to the first process only, as `kill -INT` sends it; it must reach every rank."""
+    with start([*SMALL, "--loop.rounds", "100000", "--fabric.devices", devices, "--run_dir", "cut"]) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -176,7 +184,7 @@ def test_ctrl_c_ends_all_ranks_and_keeps_whole_rounds(devices, tmp_path):
                 process.send_signal(signal.SIGINT)
                 break
         rest = process.stdout.read()  # ends when every rank has closed its end
-        assert process.wait(60) == 130
+        assert process.wait() == 130
     assert "Interrupted in round" in rest, (lines, rest)
     rows = (tmp_path / "cut/metrics.csv").read_text().splitlines()
     assert len(rows) >= 3

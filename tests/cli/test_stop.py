@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -125,14 +127,31 @@ def test_ranks_that_do_not_find_each_other_get_one_line(tmp_path):
     assert not (tmp_path / "cut").exists()
 
 
+def torchrun(words: list[str], stdin: tuple[int, int]) -> None:
+    """The launcher. What it starts reads from a pipe of ours."""
+    from torch.distributed import run as launcher
+
+    os.dup2(stdin[0], 0)
+    os.close(stdin[1])
+    launcher.main(words)
+
+
 def test_torchrun_gives_the_bits_of_one_process(whole, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
-    command = [sys.executable, "-c", "from pfl_lightning.cli.fit import main; main()"]
-    words = [*JOB, "--fabric.devices", "2", "--run_dir", "two"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*launcher, *command, *words], env=env, capture_output=True, text=True)
-    out = done.stdout + done.stderr
-    assert done.returncode == 0, out
+    """It starts two shells that tell their variables and wait. The ranks are forked with these, torch is there."""
+    facts = "RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_"
+    shell = ["sh", "-c", f"echo told $(env | grep -E '^({facts})'); read _; true"]
+    words = ["--standalone", "--nproc-per-node", "2", "--no-python", *shell]
+    stdin = os.pipe()
+    with ForkedFit(words, main=partial(torchrun, stdin=stdin)) as launcher:
+        lines = (line.split()[1:] for line in launcher.stdout if line.startswith("told "))
+        told = [dict(word.split("=", 1) for word in words) for words in islice(lines, 2)]
+        assert sorted(env["RANK"] for env in told) == ["0", "1"]
+        ranks = [ForkedFit([*JOB, "--fabric.devices", "2", "--run_dir", "two"], env) for env in told]
+        out = "".join(rank.communicate()[0] for rank in ranks)
+        os.close(stdin[1])
+        launcher.communicate()
+    os.close(stdin[0])
+    assert [launcher.returncode, *(rank.returncode for rank in ranks)] == [0, 0, 0], out
     assert same(tmp_path / "two", whole)
     assert "2 on cpu" in out
 

@@ -18,11 +18,13 @@ from pfl_lightning.checkpoint.differences import refuse_differences
 from pfl_lightning.checkpoint.manifest import list_rounds, manifest_path
 from pfl_lightning.checkpoint.marker import Marker
 from pfl_lightning.checkpoint.sealed import digest
+from pfl_lightning.cli import export, fit, report
 from pfl_lightning.cli.fit import run
 from pfl_lightning.cli.parser import build_parser, complete, parse
 from pfl_lightning.cli.trust import outside_names
 from pfl_lightning.foundation.errors import ConfigError
 from tests.cli.test_fit import SMALL, _elsewhere, summary  # noqa: F401 (a fixture)
+from tests.helpers.forked_fit import ForkedFit
 
 JOB = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
 EVIL = """
@@ -98,25 +100,48 @@ def test_code_in_a_run_directory_is_not_run(way, command, shared, tmp_path, capf
                             "--trust\n")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["pfl-fit", "--resume", ".", "--loop.rounds", "2"],
-        ["pfl-fit", *JOB, "--resume", "auto", "--run_dir", ".", "--loop.rounds", "2"],
-        ["pfl-export", ".", "--global"],
-        ["pfl-report", "."],
-    ],
-    ids=lambda command: " ".join(word for word in command if word in ("auto", command[0])),
-)
-def test_a_file_in_a_run_directory_does_not_replace_a_package(command, shared, tmp_path, monkeypatch):
+def test_a_file_in_a_run_directory_does_not_replace_a_package(shared, tmp_path, monkeypatch):
     """A command inside of the directory: files there are named as packages that are imported late."""
     for name in ("tensorboard", "onnx", "matplotlib", "pandas", "torchvision"):
         (shared / f"{name}.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'executed')!r}).touch()\n")
-    script = f"from importlib.metadata import entry_points as e\ne(name={command[0]!r})['{command[0]}'].load()()"
     monkeypatch.chdir(shared)
-    ended = subprocess.run([sys.executable, "-P", "-c", script, *command[1:]], capture_output=True, text=True)
+    script = "from pfl_lightning.cli.fit import main; main()"
+    command = [sys.executable, "-P", "-c", script, "--resume", ".", "--loop.rounds", "2"]
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert not (tmp_path / "executed").exists()
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (fit.main, ["--resume", ".", "--loop.rounds", "2"]),
+        (fit.main, [*JOB, "--resume", "auto", "--run_dir", ".", "--loop.rounds", "2"]),
+        (export.main, [".", "--global"]),
+        (report.main, ["."]),
+    ],
+    ids=["pfl-fit", "pfl-fit auto", "pfl-export", "pfl-report"],
+)
+def test_no_command_imports_from_a_run_directory(main, words, shared, monkeypatch):
+    """Folders are added to the path at its front, so none may be. Packages that are imported late are not there yet."""
+    monkeypatch.chdir(shared)
+
+    def imported(words: list[str]) -> None:
+        before = list(sys.path)
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorboard", "onnx", "pandas")]:
+            del sys.modules[name]
+        try:
+            main(words)
+        finally:
+            print("folders:", set(sys.path) - set(before))
+
+    for name in ("tensorboard", "onnx", "pandas"):
+        (shared / f"{name}.py").write_text("print('executed')\n")
+    with ForkedFit(words, main=imported) as process:
+        out = process.communicate()[0]
+    assert process.returncode == 0, out
+    assert "executed" not in out
+    assert "folders: set()" in out
 
 
 def test_code_in_the_marker_is_not_run(shared, tmp_path, capfd):

@@ -1,16 +1,16 @@
-"""`pfl-fit` in a process of its own that is forked from the tests, which have imported torch already."""
+"""Commands in a process of their own that is forked from the tests, which have imported torch already."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import torch
 
-from pfl_lightning.cli.fit import main
+from pfl_lightning.cli import fit
 
 
 class ForkedFit:
@@ -22,14 +22,21 @@ class ForkedFit:
         words: the command line.
         env: variables beside those of the tests.
         apart: whether standard error has a pipe of its own, `stderr`.
+        main: the entry point of the command.
     """
 
-    def __init__(self, words: list[str], env: Mapping[str, str] | None = None, apart: bool = False) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        env: Mapping[str, str] | None = None,
+        apart: bool = False,
+        main: Callable[[list[str]], None] = fit.main,
+    ) -> None:
         pipes = [os.pipe() for _ in range(1 + apart)]
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_fit(words, env or {}, [write for _, write in pipes])
+            _become_command(main, words, env or {}, [write for _, write in pipes])
         for _, write in pipes:
             os.close(write)
         self.stdout: IO[str] = os.fdopen(pipes[0][0])
@@ -63,7 +70,9 @@ class ForkedFit:
         return written
 
 
-def _become_fit(words: list[str], env: Mapping[str, str], pipes: list[int]) -> None:
+def _become_command(
+    main: Callable[[list[str]], None], words: list[str], env: Mapping[str, str], pipes: list[int]
+) -> None:
     """Do as a new interpreter would: its own streams and signals, then the entry point. Does not return."""
     code = 99
     try:
@@ -78,6 +87,7 @@ def _become_fit(words: list[str], env: Mapping[str, str], pipes: list[int]) -> N
         os.environ.update(env)
         torch.cuda._is_in_bad_fork = lambda: False  # else it may not fork ranks. The tests have used no GPU
         main(words)
+        code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

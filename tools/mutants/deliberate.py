@@ -34,8 +34,8 @@ ERRORS = [
     Error(
         "fedpac.py",
         "the alignment is a sum instead of a mean",
-        "mse_loss(z, targets[y])",
-        "mse_loss(z, targets[y], reduction='sum')",
+        "mse_loss(step.features, targets[batch[1]])",
+        "mse_loss(step.features, targets[batch[1]], reduction='sum')",
     ),
     Error(
         "fedpac.py",
