@@ -78,6 +78,7 @@ LISTS = {
     r"(?:tuple|list|Sequence)\[int(?:, \.\.\.|, int)?\]": "whole numbers in brackets, such as ⟦64,32⟧",
     r"(?:tuple|list|Sequence)\[float(?:, \.\.\.|, float)?\]": "numbers in brackets, such as ⟦0.9,0.5⟧",
     r"(?:tuple|list|Sequence)\[str(?:, \.\.\.)?\]": "names in brackets, such as ⟦fc1,head⟧",
+    r"(?:tuple|list)\[(\w+(?: \| \w+)+)(?:, \.\.\.)?\]": r"some of \1, in brackets",
     r"\b(?:tuple|list)\b": "a list in brackets, such as ⟦64,32⟧",
 }
 """Types of lists and how they are written. The brackets of an example must not look like those of a type."""

@@ -3,7 +3,7 @@
 A mark is a comment in front of a block:
 
 - `<!-- test: with OPTIONS -->` adds options to every command of the block, to make it short;
-- `<!-- test: save FILE -->` writes a Python block to a file;
+- `<!-- test: save FILE -->` writes a block to a file;
 - `<!-- test: skip REASON -->` leaves a block out.
 """
 
@@ -13,20 +13,38 @@ import glob
 import re
 import runpy
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from pfl_lightning.cli import compare, export, fit, personalize, report
 
 BLOCK = re.compile(r"(?:<!-- test: (with|save|skip) ?(.*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def _exit_code(main: Callable[[list[str]], None], words: list[str]) -> int:
+def _exit_code(main: Callable[[list[str]], object], words: list[str]) -> int:
     try:
         main(words)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _script(words: list[str]) -> int:
+    """`python FILE …` in this process."""
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(sys, "argv", words)
+        return _exit_code(lambda _: runpy.run_path(words[0], run_name="__main__"), words)
+
+
+def _tests(words: list[str]) -> int:
+    """`pytest FILE` in this process: every test of a file without fixtures."""
+    for name, test in runpy.run_path(words[0]).items():
+        if name.startswith("test_"):
+            test()
     return 0
 
 
@@ -36,6 +54,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "pfl-report": lambda words: _exit_code(report.main, words),
     "pfl-export": lambda words: _exit_code(export.main, words),
     "pfl-personalize": lambda words: _exit_code(personalize.main, words),
+    "python": _script,
+    "pytest": _tests,
 }
 
 
@@ -69,11 +89,11 @@ class Block:
             if not words:
                 continue
             assert words[0] in COMMANDS, f"no test can run: {line}"
-            found = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
+            found = [sorted(glob.glob(word)) or [word] for word in words]
             yield [word for group in found for word in group] + shlex.split(self.detail)
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page that are commands or Python."""
+    """The blocks of a page that are commands, Python, or files to save."""
     found = [Block(*match.groups(default="")) for match in BLOCK.finditer(page.read_text())]
-    return [block for block in found if block.language in ("", "sh", "python")]
+    return [block for block in found if block.mark == "save" or block.language in ("", "sh", "bash", "python")]

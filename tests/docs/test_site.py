@@ -43,6 +43,16 @@ def test_every_key_of_a_config_is_on_the_page_of_settings(hooks):
             assert f"\n### {name}\n" in page
     assert "**`algorithm.quantile`** = `0.9999`" in page
     assert "**`task.optimizer.lr`**" in page
+    assert "*some of Lambda | rho | eta | gamma | theta | p, in brackets*" in page
+    assert "][" not in page  # Markdown would take it for a link
+
+
+def test_the_site_loads_nothing_from_the_network():
+    """Without its own copy of the shim, material's search of pages on disk asks unpkg.com for it."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert "polyfills: [iframe-worker.js]" in text
+    assert (ROOT / "docs/iframe-worker.js").is_file()
+    assert "https://" not in text
 
 
 def test_version_changelog_and_citation_agree():

@@ -94,6 +94,8 @@ def _line(action: argparse.Action) -> str:
         kind = ""  # too long: the text says it
     kind = f" *{choices or kind}*" if choices or kind else ""
     default = default.lower() if default in ("True", "False") else default
+    if re.fullmatch(r"\(.*\)", default):  # a tuple, as one writes it in a config
+        default = "[" + default[1:-1].rstrip(",").replace("'", "") + "]"
     shown = f" = `{default}`" if default not in ("", "required") else f" ({default})" if default else ""
     return f"- **`{action.dest}`**{shown}: {_literal(text)}{kind}"
 

@@ -6,9 +6,11 @@ The site does not contain the source, so these links become plain text.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import posixpath
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,9 +81,14 @@ def commands_page() -> str:
     """The help text of every command."""
     parts = ["# Commands\n\nThese are the help texts of the commands, as `--help` prints them."]
     for command in COMMANDS:
-        module = command.removeprefix("pfl-")
-        call = f"import sys; sys.argv[0] = '{command}'; from pfl_lightning.cli.{module} import main; main()"
-        ran = subprocess.run([sys.executable, "-c", call, "--help"], capture_output=True, text=True, check=True)
-        shown = re.sub(".\b", "", ran.stdout.strip())  # a backspace, as a terminal shows it
+        main = importlib.import_module(f"pfl_lightning.cli.{command.removeprefix('pfl-')}").main
+        printed, arguments = io.StringIO(), sys.argv
+        sys.argv = [command, "--help"]
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+                main()
+        finally:
+            sys.argv = arguments
+        shown = re.sub(".\b", "", printed.getvalue().strip())  # a backspace, as a terminal shows it
         parts.append(f"## {command}\n\n```text\n{shown}\n```")
     return "\n\n".join(parts) + "\n"
