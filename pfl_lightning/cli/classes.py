@@ -64,6 +64,12 @@ def base_class(key: str) -> type:
 
 
 @cache
+def accepted_classes() -> tuple[type, ...]:
+    """The classes from which all classes derive that a config may name."""
+    return tuple(_class_at(base.accepts or base.path) for base in BASES.values())
+
+
+@cache
 def _class_at(path: str) -> type:
     module, _, name = path.rpartition(".")
     found: type = getattr(import_module(module), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import traceback
@@ -111,7 +112,7 @@ class Training:
         if not self.has_result:
             return ""
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with open(path, "a", encoding="utf-8", opener=_open_no_link) as file:
                 traceback.print_exception(error.__cause__ or error, file=file)
         except OSError:
             return ""
@@ -208,6 +209,11 @@ class Training:
     def _say_stopped(self, round_: int, saved: bool) -> None:
         if self._monitor:
             self._monitor.interrupted(round_, saved)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link, which may lead out of somebody else's directory."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _empty(folder: Path) -> None:

@@ -6,6 +6,7 @@ config inside a run directory may come from somebody else.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from pfl_lightning.cli.classes import accepted_classes
 from pfl_lightning.foundation.errors import ConfigError
 
 KNOWN = (
@@ -23,6 +25,10 @@ KNOWN = (
 )  # fmt: skip
 """Packages whose classes need no consent. They read no pickle, which timm's checkpoints and some of torchvision's data
 sets are: a config could name a file in the run directory."""
+FREE = ("torchvision.transforms",)
+"""Packages that are known and whose classes have no common base."""
+BUILDERS = ("torchvision.models",)
+"""Packages that are known and whose functions need no consent either."""
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -30,8 +36,10 @@ def require_trust(config: dict[str, Any], run_dir: Path, argv: list[str]) -> Non
     """Refuse a config from a run directory that names classes from elsewhere, unless the user says `--trust`."""
     names = list(dict.fromkeys(outside_names(config)))
     if names and not is_trusted(argv):
+        is_ours = all(name.startswith("pfl_lightning.") for name in names)
+        why = ", which no setting should name" if is_ours else " from outside pfl_lightning"
         raise ConfigError(
-            f"resume: the run in {run_dir} uses {', '.join(names)} from outside pfl_lightning; to run this code, "
+            f"resume: the run in {run_dir} uses {', '.join(names)}{why}; to run this code, "
             "check that you trust the directory and add --trust"
         )
 
@@ -80,16 +88,25 @@ def _can_be_imported(module: str) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a name is a class or function that a known package defines itself."""
+    """Whether a name is a class that a known package defines itself and that a config is meant to name.
+
+    A setting takes any function or class at all, as a net for example, and calls it with values from the config. Some
+    functions of known packages write files or run commands: `write_text` of this package, or `pfl-fit --trust` itself.
+    """
     module, _, attribute = name.rpartition(".")
-    if not _is_in_known_package(module):
+    if not _is_in(KNOWN, module):
         return False
     try:
-        defined_in = getattr(getattr(import_module(module), attribute), "__module__", None)
+        found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError):
         return False
-    return isinstance(defined_in, str) and _is_in_known_package(defined_in)
+    defined_in = getattr(found, "__module__", None)
+    if not isinstance(defined_in, str) or not _is_in(KNOWN, defined_in):
+        return False
+    if inspect.isclass(found):
+        return issubclass(found, accepted_classes()) or _is_in(FREE, defined_in)
+    return inspect.isfunction(found) and _is_in(BUILDERS, defined_in)
 
 
-def _is_in_known_package(module: str) -> bool:
-    return any(f"{module}.".startswith(f"{package}.") for package in KNOWN)
+def _is_in(packages: tuple[str, ...], module: str) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)

@@ -60,6 +60,15 @@ def test_an_error_in_a_later_round_keeps_the_results_and_the_traceback(devices, 
     assert "1 / 0" in text
 
 
+def test_the_traceback_is_not_written_through_a_link(own, tmp_path, capfd):
+    """A run directory may be somebody else's."""
+    (tmp_path / "mine").write_text("precious")
+    action = f"from pathlib import Path; Path('new/out/error.txt').symlink_to({str(tmp_path / 'mine')!r}); 1 / 0"
+    assert run([*own(2, action), "--fabric.devices", "1"]) == 1
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert capfd.readouterr().err.endswith("add --traceback to see where\n")
+
+
 def test_a_directory_that_was_there_before_stays(own, tmp_path):
     (tmp_path / "new/out").mkdir(parents=True)
     assert run([*own(1, "1 / 0"), "--fabric.devices", "1"]) == 1

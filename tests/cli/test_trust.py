@@ -144,6 +144,34 @@ def test_no_command_imports_from_a_run_directory(main, words, shared, monkeypatc
     assert "folders: set()" in out
 
 
+FUNCTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a function that writes files": (
+        "pfl_lightning.foundation.atomic_files.write_text",
+        {"path": "executed", "text": "evil"},
+    ),
+    "a class that writes files": ("pfl_lightning.monitor.tables.MetricsTable", {"path": "executed", "columns": ["x"]}),
+    "the command itself": ("pfl_lightning.cli.fit.run", {"argv": ["--resume", "other", "--trust"]}),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("way", ["net", "dataset", "transform"])
+def test_code_of_the_package_is_called_only_if_a_config_is_meant_to_name_it(name, way, shared, tmp_path, capfd):
+    path, settings = FUNCTIONS[name]
+    entry = {"class_path": path, "init_args": settings}
+    if way == "net":
+        change_config(shared, {"task.init_args.net": entry})
+    elif way == "dataset":
+        change_config(shared, {"data": {"class_path": "FromDataset", "init_args": {"dataset": entry}}})
+    else:
+        change_config(shared, {"data.init_args.transforms": [entry]})
+    capfd.readouterr()
+    assert run(["--resume", "shared", "--loop.rounds", "2"]) == 2
+    assert f"resume: the run in shared uses {path}, which no setting should name" in capfd.readouterr().err
+    assert not (tmp_path / "executed").exists()
+    assert run(["--resume", "shared", "--loop.rounds", "2", "--trust"]) == 2
+
+
 def test_code_in_the_marker_is_not_run(shared, tmp_path, capfd):
     """A run that has no checkpoint yet: its config is in run.json."""
     config = yaml.safe_load((shared / "config.yaml").read_text())
@@ -210,6 +238,18 @@ def test_names_that_need_consent(tmp_path):
     for name in (
         "pfl_lightning.cli.origin.subprocess.Popen", "pfl_lightning.cli.origin.subprocess", "torch.hub.load",
         "torchvision.datasets.LSUN", "timm.create_model", "torch.optimevil.X", "pfl_lightning_evil.X",
-        "pfl_lightning.algorithms.NoSuchClass", "__main__.X",
+        "pfl_lightning.algorithms.NoSuchClass", "__main__.X", "pfl_lightning.cli.fit.run",
+        "pfl_lightning.cli.run_lock.RunLock", "torch.nn.utils.skip_init", "torchvision.models.torch",
     ):  # fmt: skip
         assert list(outside_names({"class_path": name})) == [name]
+
+
+def test_names_that_need_no_consent():
+    for name in (
+        "pfl_lightning.nets.CNN", "pfl_lightning.tasks.Classification", "pfl_lightning.data.Dirichlet",
+        "pfl_lightning.callback.EarlyStopping", "torch.optim.Adam", "torch.nn.ReLU", "torchvision.models.resnet18",
+        "torchvision.models.ResNet", "torchvision.ops.MLP", "torchvision.transforms.v2.RandomHorizontalFlip",
+        "torchvision.transforms.Compose", "torchmetrics.classification.MulticlassF1Score",
+        "lightning.pytorch.loggers.CSVLogger",
+    ):  # fmt: skip
+        assert list(outside_names({"class_path": name})) == [], name
