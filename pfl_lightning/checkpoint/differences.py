@@ -11,9 +11,10 @@ from pfl_lightning.foundation.errors import ConfigError
 
 HARMLESS = (
     "loop.rounds", "loop.balance_by", "fabric.devices", "fabric.num_nodes", "fabric.timeout", "fabric.reuse_memory",
-    "run_dir", "resume", "trust", "checkpoint", "store", "report", "callbacks", "loggers", "data.root", "data.download",
+    "run_dir", "resume", "trust", "checkpoint", "store", "callbacks", "loggers", "data.root", "data.download",
 )  # fmt: skip
-"""Keys that may differ, and all keys below them."""
+"""Keys that may differ, and all keys below them. `report` is not among them: a record of some rounds would look like
+one of all."""
 
 
 def refuse_differences(old: str, new: str, complete: Callable[[str], str] = str) -> None:

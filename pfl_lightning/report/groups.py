@@ -16,7 +16,7 @@ from pfl_lightning.metrics.record import Metric
 from pfl_lightning.report.run_data import Floats, RunData
 from pfl_lightning.tasks.logged_sums import direction
 
-IRRELEVANT = ("seed", "fabric.accelerator", *(key for key in HARMLESS if key != "loop.rounds"))
+IRRELEVANT = ("seed", "fabric.accelerator", "report", *(key for key in HARMLESS if key != "loop.rounds"))
 """Keys that do not change results, and the seed. All keys below them are meant, too."""
 MOST_KEYS = 3
 """Differing settings that a label names."""

@@ -129,6 +129,7 @@ REFUSED = {
     "--resume done --run_dir other": "run_dir: other is not the resumed run",
     "--resume done --algorithm.quantile 0.5": f"{OTHER}: algorithm.quantile (was 0.995, now 0.5)",
     "--resume done --loop.batch_size 64 --seed 3": f"{OTHER}: loop.batch_size (was 256, now 64), seed (was 0, now 3)",
+    "--resume done --report.masks true": f"{OTHER}: report.masks (was False, now True)",
     "--resume done --loop.rounds 0": "loop.rounds: 0 is not allowed",
     "--resume done --algorithm FedAvg": f"{OTHER}: algorithm (was ",
     "--run_dir done": "run_dir: done is not empty; use a new or empty directory, or continue ",
