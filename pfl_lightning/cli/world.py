@@ -43,7 +43,13 @@ def find_launcher() -> Launcher | None:
     """SLURM or torchrun, whichever has started this process, or None."""
     if TorchElasticEnvironment.detect():
         local = _number("LOCAL_WORLD_SIZE", 1)
-        return Launcher("torchrun", World(local, max(1, _number("WORLD_SIZE", local) // local)))
+        ranks = _number("WORLD_SIZE", local)
+        if ranks % local:
+            raise ConfigError(
+                f"fabric.devices: torchrun has started {_count(ranks, 'rank')}, {local} of them here; "
+                "start the same number on every node"
+            )
+        return Launcher("torchrun", World(local, ranks // local))
     if SLURMEnvironment.detect():
         return Launcher("SLURM", _slurm_world())
     return None
@@ -58,6 +64,11 @@ def usable_cores() -> int:
 def _slurm_world() -> World:
     """Tasks per node and nodes of this SLURM job. Every node must have the same number of tasks."""
     tasks, nodes = _number("SLURM_NTASKS", 1), _number("SLURM_NNODES", 1)
+    if tasks * nodes > 1 and "SLURM_STEP_ID" not in os.environ:  # this process would wait for others in vain
+        raise ConfigError(
+            f"fabric.devices: this job has {_count(tasks, 'task')} on {_count(nodes, 'node')}, but "
+            "srun has not started this process; use srun pfl-fit …, or see pfl-fit --sbatch"
+        )
     per_node = _number("SLURM_NTASKS_PER_NODE", 1) if "SLURM_NTASKS_PER_NODE" in os.environ else None
     if per_node is None and tasks == nodes == 1:
         return World(1, 1)

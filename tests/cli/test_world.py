@@ -32,7 +32,7 @@ def started(monkeypatch):
 
 def slurm(tasks: int, nodes: int, per_node: int | None = None) -> dict[str, str]:
     facts = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "pfl", "SLURM_NTASKS": str(tasks), "SLURM_NNODES": str(nodes)}
-    facts |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    facts |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
     return facts if per_node is None else {**facts, "SLURM_NTASKS_PER_NODE": str(per_node)}
 
 
@@ -50,6 +50,12 @@ def test_torchrun_says_how_many_nodes_there_are(started):
     assert find_launcher().world == World(4, 2)
     fabric = make_fabric(FabricConfig(accelerator="cpu"), cohort_size=100)
     assert fabric.strategy.num_processes == 4
+
+
+def test_torchrun_with_different_nodes_is_refused(started):
+    started(**{**TORCHRUN, "WORLD_SIZE": "6"})
+    with pytest.raises(ConfigError, match=r"torchrun has started 6 ranks, 4 of them here; start the same number on ev"):
+        find_launcher()
 
 
 def test_without_a_launcher_there_is_one_machine(started):
@@ -90,6 +96,17 @@ def test_a_variable_that_is_no_number_is_named(name, value, started):
     started(**{**slurm(2, 1, 2), name: value})
     with pytest.raises(ConfigError, match=f"^{name}: {re.escape(repr(value))} is not a number of 1 or more"):
         usable_cores() if name == "SLURM_CPUS_ON_NODE" else find_launcher()
+
+
+@pytest.mark.parametrize("facts", [slurm(2, 1, 2), slurm(2, 2), slurm(1, 2)])
+def test_a_job_script_that_forgets_srun_gets_one_line(facts, started):
+    """It starts one process, which would wait for the others until the timeout."""
+    del facts["SLURM_STEP_ID"]
+    started(**facts)
+    with pytest.raises(ConfigError, match=r"srun has not started this process; use srun pfl-fit"):
+        find_launcher()
+    started(**{**facts, "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"})
+    assert find_launcher().world == World(1, 1)
 
 
 def test_a_single_task_needs_no_numbers(started):
