@@ -23,6 +23,7 @@ from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.visit_report import VisitReport
 from pfl_lightning.model.client import MEMORY, ClientModule
+from pfl_lightning.model.masks import NotFiniteError
 
 
 class Sequential(Engine):
@@ -58,14 +59,16 @@ def visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, se
 
 @contextmanager
 def naming_divergence(client: ClientModule) -> Iterator[None]:
-    """Name the client if a computation fails because its model is not finite any more."""
+    """Name the client if a computation fails because its model, or what follows from it, is not finite any more."""
     try:
         yield
     except (ValueError, ArithmeticError, RuntimeError) as error:
-        if isinstance(error, ConfigError | RunError) or bool(client.vector.isfinite().all()):
-            raise
         reason = str(error).strip().partition("\n")[0]
-        failure = DivergedError(diverged_text(client.id, client.round, f"its model is not finite ({reason})"))
+        if not isinstance(error, NotFiniteError):
+            if isinstance(error, ConfigError | RunError) or bool(client.vector.isfinite().all()):
+                raise
+            reason = f"its model is not finite ({reason})"
+        failure = DivergedError(diverged_text(client.id, client.round, reason))
         failure.collective = False  # this rank alone knows it
         raise failure from error
 

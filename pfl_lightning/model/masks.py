@@ -228,9 +228,13 @@ def _above(scores: Tensor, value: Tensor) -> Tensor:
     return scores > value if scores.is_cuda else torch.from_numpy(scores.numpy() > value.numpy())
 
 
+class NotFiniteError(ValueError):
+    """Numbers that a client computes from a finite model and that are not finite. The client has diverged."""
+
+
 def _refuse_nan(scores: Tensor) -> None:
     if len(scores) and bool(scores.max().isnan()):
-        raise ValueError("scores hold NaN: the model has diverged, nothing can be selected")
+        raise NotFiniteError("its scores hold NaN, so nothing can be selected")
 
 
 def ranges(scores: Tensor, spans: Sequence[Span] | None) -> list[tuple[int, int]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
 from pfl_lightning.engine.cohort import draw_cohort
+from pfl_lightning.foundation.errors import DivergedError
+from pfl_lightning.foundation.state import State
 from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
@@ -152,6 +156,35 @@ def test_it_is_a_dataclass_that_sets_nothing_on_itself(algorithm):
     before = dataclasses.asdict(algorithm)
     toy_summary(1, algorithm, rounds=1)
     assert dataclasses.asdict(algorithm) == before == vars(algorithm)
+
+
+def toy_after_a_round(algorithm):
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=2, eval_every=1)
+    loop.round()
+    return loop
+
+
+def floats(state: State | None) -> dict[str, torch.Tensor]:
+    return {key: tensor for key, tensor in (state or {}).items() if tensor.is_floating_point() and tensor.numel()}
+
+
+@each_algorithm
+def test_a_private_value_that_is_nan_ends_the_run_or_has_no_effect(algorithm):
+    """Uploads are not all that can diverge: Ditto's own models, for example, are never sent."""
+    for key in floats(toy_after_a_round(algorithm).store.get(2)):
+        loop = toy_after_a_round(algorithm)
+        floats(loop.store.states[2])[key].fill_(torch.nan)
+        ended = ""
+        try:
+            record = loop.round()
+        except DivergedError as error:
+            ended = str(error)
+        if ended:
+            assert re.search(r"^client .* diverged in round 2: ", ended), key
+            continue
+        assert all(math.isfinite(value) for value in record.scalars.values()), key
+        for client in range(7):
+            assert all(tensor.isfinite().all() for tensor in floats(loop.store.get(client)).values()), key
 
 
 @each_algorithm
