@@ -103,3 +103,5 @@ def test_bad_settings_are_refused():
         APFL(alpha=1.5)
     with pytest.raises(ConfigError, match=r"alpha_lr: -1 is not allowed; use a number >= 0, or null"):
         APFL(alpha_lr=-1)
+    with pytest.raises(ConfigError, match=r"alpha_every: 'epoch' is not allowed; use visit or step"):
+        APFL(alpha_every="epoch")

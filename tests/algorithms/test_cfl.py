@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -168,6 +169,15 @@ def test_who_was_not_drawn_follows_its_last_update_and_who_never_was_the_larger_
         direction = memory[f"update{find_cluster(run.loop.engine.client, run.loop.server)}"]
         kind = client % 2 if client in drawn else larger
         assert direction[0] > 0 if kind == 0 else direction[0] < 0
+
+
+def test_an_update_of_zero_attracts_nobody():
+    """Its cosine counts as 0: more than the −1 of the other half, less than a 1."""
+    client = SimpleNamespace(memory={"cluster": torch.tensor(0), "update": torch.tensor([1.0, 0.0])})
+    for other, cluster in ((-1.0, 1), (1.0, 2)):
+        updates = {"update1": torch.zeros(2), "update2": torch.tensor([other, 0.0])}
+        server = SimpleNamespace(memory={"children": torch.tensor([1, 0, 0]), **updates})
+        assert find_cluster(client, server) == cluster
 
 
 def test_single_and_complete_linkage_differ_where_they_should():

@@ -17,7 +17,7 @@ import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
 from pfl_lightning.engine.cohort import draw_cohort
-from pfl_lightning.foundation.errors import DivergedError
+from pfl_lightning.foundation.errors import ConfigError, DivergedError
 from pfl_lightning.foundation.state import State
 from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
@@ -60,6 +60,29 @@ def alone(algorithm: Algorithm, **settings: Any) -> dict[str, Any]:
 
 def test_every_exported_algorithm_is_here():
     assert {type(a).__name__ for a in ALGORITHMS} == set(pfl_lightning.algorithms.__all__)
+
+
+@pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)
+def test_the_settings_that_methods_share_are_checked_by_each(kind):
+    made = getattr(pfl_lightning.algorithms, kind)
+    names = {field.name for field in dataclasses.fields(made)}
+    for key in names & {"weighting", "bn_buffers"}:
+        with pytest.raises(ConfigError, match=rf"{key}: 'sum' is not allowed"):
+            made(**{key: "sum"})
+    for key in names & {"head", "layers"}:
+        with pytest.raises(ConfigError, match=r"net\.nothing"):
+            toy_loop(Fabric(accelerator="cpu", devices=1), made(**{key: ["net.nothing"]})).fit()
+
+
+@pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)
+def test_statistics_stay_local_on_request(kind):
+    made = getattr(pfl_lightning.algorithms, kind)
+    if "bn_buffers" not in {field.name for field in dataclasses.fields(made)} or kind == "Learn2pFed":
+        pytest.skip("it has no such setting")
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), made(bn_buffers="local"), rounds=1, eval_every=0)
+    loop.fit()
+    statistics = slice(loop.server.layout.num_parameters, None)
+    assert torch.equal(loop.server.vector[statistics], loop.server.initial[statistics])
 
 
 CORE = [algorithm for algorithm in ALGORITHMS if type(algorithm) in (FedAvg, FedProx, FedOBP)]

@@ -7,7 +7,7 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedDPA, Local
-from pfl_lightning.algorithms.feddpa import clipped
+from pfl_lightning.algorithms.feddpa import clipped, draw
 from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.points import opened, point_loop
 from tests.helpers.scalar import ScalarClients
@@ -194,3 +194,17 @@ def test_bad_settings_are_refused():
         FedDPA(noise=1.0)
     with pytest.raises(ConfigError, match=r"threshold: -0.1 is not allowed; use a number from 0 to 1"):
         FedDPA(selection="quantile", threshold=-0.1)
+    with pytest.raises(ConfigError, match=r"fisher: 'client' is not allowed; use sample or batch"):
+        FedDPA(fisher="client")
+
+
+def test_the_pull_is_away_from_the_received_model_and_a_score_at_the_threshold_is_shared():
+    """θ = (1, 0, 0), w = (1, 2, 0): θ − w = (0, −2, 0), so 0.4/2 · |‖θ − w‖| has the gradient (0, −0.2, 0)."""
+    run = ScalarClients(FedDPA(threshold=0.5), targets=[[0.0, 0.0, 0.0]], sizes=[1], steps=1)
+    open_client(run.loop, 0)
+    client = run.loop.engine.client
+    client.vector.copy_(torch.tensor([1.0, 0.0, 0.0]))
+    client.grad.zero_()
+    draw(client, torch.tensor([1.0, 2.0, 0.0]), 0.4)
+    assert client.grad.tolist() == pytest.approx([0.0, -0.2, 0.0])
+    assert run.loop.algorithm.select(torch.tensor([0.0, 0.5, 1.0]), client).tolist() == [False, False, True]

@@ -290,3 +290,13 @@ def test_the_counts_of_table_5_through_a_real_client(spec, counts):
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         FedOBP(**settings)
+
+
+def test_a_state_has_no_mask_because_the_next_visit_makes_a_new_one():
+    loop = toy_loop(
+        Fabric(accelerator="cpu", devices=1), FedOBP(quantile=0.5), rounds=3, participation=1.0, eval_every=0
+    )
+    loop.fit()
+    open_client(loop, 0)
+    assert loop.engine.client.visits == 3
+    assert not loop.engine.client.mask[: loop.server.layout.num_parameters].any()

@@ -12,12 +12,13 @@ from torch import nn
 
 from pfl_lightning.algorithms import FedPURIN
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
+from pfl_lightning.metrics import ledger
 from pfl_lightning.model import masks
 from tests.helpers.plain_critical import START, TARGETS, assert_equal_to_plain, two_tensor_loop
 from tests.helpers.ranks import run_on_ranks
 from tests.helpers.toy import toy_loop
 from tests.helpers.traffic import MIB, round_bytes, traffic_loop
-from tests.helpers.visits import memory_of
+from tests.helpers.visits import memory_of, open_client
 
 CONTRACT = [
     FedPURIN(tau=0.5, beta=12),
@@ -128,6 +129,33 @@ def test_sparse_models_are_tested_on_request_and_change_nothing_else() -> None:
     assert dense["clients_sha256"] == sparse["clients_sha256"]
     assert dense["last"]["loss_before"] == sparse["last"]["loss_before"]
     assert dense["last"]["loss_after"] != sparse["last"]["loss_after"]
+
+
+@pytest.mark.parametrize("test_sparse", [False, True])
+def test_the_model_after_training_has_zeros_only_if_it_is_tested_sparse(test_sparse: bool) -> None:
+    loop = toy_loop(one_rank(), FedPURIN(test_sparse=test_sparse), rounds=1, eval_every=0)
+    open_client(loop, 0)
+    client = loop.engine.client
+    loop.algorithm.setup(client, loop.server)
+    loop.algorithm.fit(client, loop.server)
+    trained, rest = client.vector.clone(), ~client.mask
+    sent = loop.algorithm.sent_model(client)
+    assert torch.equal(client.vector, trained), "what is sent is a copy"
+    assert rest.any()
+    assert (sent[rest] == 0).all()
+    assert (trained[rest] == 0).all() == test_sparse
+
+
+def test_averaged_statistics_are_sent_as_they_are() -> None:
+    loop = toy_loop(one_rank(), FedPURIN(bn_buffers="average"), rounds=1, eval_every=0)
+    open_client(loop, 0)
+    client, layout = loop.engine.client, loop.server.layout
+    loop.algorithm.setup(client, loop.server)
+    loop.algorithm.fit(client, loop.server)
+    norm = masks.by_type(client.task, layout, nn.BatchNorm1d)
+    places = int((~norm[: layout.num_parameters]).sum())
+    critical = ledger.sparse_bytes(int((client.mask & ~norm).sum()), places)
+    assert loop.algorithm.up_bytes(client) == critical + 4 * (layout.size - layout.num_parameters)
 
 
 def test_a_visit_without_training_takes_no_gradient_of_another_client() -> None:

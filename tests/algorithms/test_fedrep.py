@@ -70,3 +70,10 @@ def test_bad_settings_are_refused():
         FedRep(head_epochs=-1)
     with pytest.raises(ConfigError, match=r"body_epochs: 1 is not allowed; use 0, as the head is the whole model"):
         ProductClients(FedRep(head=["net"]))
+
+
+def test_both_numbers_of_epochs_take_the_place_of_local_epochs():
+    """Body alone, two epochs, a = 3: b = 1 + 0.1·2 = 1.2, then 1.2 + 0.1·(3 − 1.2) = 1.38."""
+    run = ProductClients(FedRep(head_epochs=0, body_epochs=2), targets=[3])
+    run.loop.round()
+    assert run.tested(0) == pytest.approx([1.38, 1.0])

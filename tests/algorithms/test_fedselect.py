@@ -300,6 +300,26 @@ def test_a_pass_moves_its_own_entries_only() -> None:
     assert moved[1].any()
 
 
+def test_both_passes_of_an_epoch_see_the_same_batches_at_rates_that_follow_the_schedule() -> None:
+    loop = toy_loop(one_rank(), FedSelect(p=0.5, alpha=0.5, personal_lr=0.2), rounds=3, local_epochs=2, eval_every=0)
+    loop.round()
+    open_client(loop, 0)
+    loop.algorithm.download(loop.engine.client, loop.server)
+    loop.engine.client.rate_factor = 0.5
+    passes: list[tuple[Any, Any]] = []
+    loop.engine.client.train_epochs = lambda *a, **k: passes.append((k["stream"], k["lr"]))  # type: ignore[method-assign]
+    loop.algorithm.alternate(loop.engine.client)
+    streams = [stream for stream, _ in passes]
+    assert streams[0] == streams[1] != streams[2] == streams[3]
+    assert [rate for _, rate in passes] == [0.1, None, 0.1, None]
+
+
+def test_the_overshoot_grows_a_tensor_that_is_just_at_its_limit() -> None:
+    mask, scores = torch.tensor([True, True, False, False]), torch.tensor([9.0, 9.0, 1.0, 2.0])
+    assert grow(mask, scores, 0.5, 0.5, overshoot=True).tolist() == [True, True, False, True]
+    assert grow(mask, scores, 0.5, 0.5).tolist() == mask.tolist()
+
+
 def test_bytes_follow_the_masks() -> None:
     """7 floats each way in round 1. ⌈7/2⌉ = 4 become personal: they still come down once more, and go up no more."""
     run = ScalarClients(FedSelect(p=0.5, alpha=1.0), TARGETS.tolist(), [1, 1, 1], 1, 0.1, START)

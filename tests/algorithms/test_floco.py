@@ -31,8 +31,9 @@ def test_energy_by_hand():
     assert energies == pytest.approx([-0.693147, 0.693147, 0.405465, np.log(1e8)], abs=1e-5)
 
 
-def test_principal_components_against_numpy():
-    vectors = np.random.default_rng(0).normal(size=(6, 20))
+@pytest.mark.parametrize("seed", range(4))
+def test_principal_components_against_numpy(seed):
+    vectors = np.random.default_rng(seed).normal(size=(6, 20))
     centred = vectors - vectors.mean(0)
     scores = centred @ np.linalg.svd(centred)[2][:3].T
     scores *= np.sign(scores[np.abs(scores).argmax(0), range(3)])
@@ -50,6 +51,14 @@ def test_centers_keep_alike_clients_together():
     apart = torch.cdist(found, found)
     assert float(apart[0, 1]) < 0.2 * float(apart[0, 2])
     assert float(apart[2, 3]) < 0.2 * float(apart[2, 4])
+
+
+def test_two_clients_stand_at_opposite_ends_and_one_in_the_middle():
+    assert centers(torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64), 2).sort(0).values.tolist() == [
+        [0, 0],
+        [1, 1],
+    ]
+    assert centers(torch.ones(1, 1, dtype=torch.float64), 2).tolist() == [[0.5, 0.5]]
 
 
 def test_of_all_simplex_sizes_the_best_is_taken():

@@ -99,6 +99,21 @@ def test_a_client_chooses_its_own_lam():
     assert loop.algorithm.choose(client, *loop.algorithm.datastore(client)) == pytest.approx(0.38)
 
 
+def test_the_test_uses_the_lam_that_was_chosen():
+    """The clouds of the test before: λ = 0.38 is chosen, whatever `lam` says."""
+    cloud = [([float(sign), 0.01 * i], int(sign > 0)) for i in range(20) for sign in (-1, 1)]
+
+    def tested(**settings):
+        loop = point_loop(KNNPer(k=3, sigma=0.01, **settings), [cloud], [cloud[:2]])
+        views = loop.engine.client.layout.views(loop.server.vector)
+        views["net.head.weight"].copy_(torch.tensor([[0.5, 0.0], [-0.5, 0.0]]) * math.log(4))
+        views["net.head.bias"].zero_()
+        return sums(loop)
+
+    assert tested(validation=0.5, lam=0.9) == pytest.approx(tested(lam=0.38))
+    assert tested(validation=0.5, lam=0.9) != pytest.approx(tested(lam=0.9))
+
+
 def test_the_choice_of_lam_against_numpy():
     """Random points that the model often mistakes, k = 3: the first ten of the datastore are held out, the other twenty
     vote for them.

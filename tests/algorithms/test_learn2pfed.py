@@ -464,6 +464,22 @@ def test_a_client_that_diverges_ends_the_run():
         loop.fit()
 
 
+def test_the_bias_of_the_last_layer_is_solved_with_its_weights():
+    """One cell without a pull is the least-squares line, with an intercept, of each client's own points."""
+    data = Polynomial(points=60, num_clients=3)
+    data.setup(0)
+    task = Regression(lambda spec: MLP(spec, ()), lambda p: Adam(p, lr=0.01))
+    line = Learn2pFed(cells=1, initial_lambda=0, learnable=(), initial_rho=1e-9)
+    loop = FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), task, line, data, LoopConfig(1, eval_every=0))
+    loop.fit()
+    for client in range(3):
+        x, y = data.batch(data.train_indices(client), torch.device("cpu"))
+        open_client(loop, client)
+        line.personalize(loop.engine.client, loop.server)
+        slope, offset = np.polyfit(x[:, 0].double().numpy(), y[:, 0].double().numpy(), 1)
+        assert loop.engine.client.vector.tolist() == pytest.approx([slope, offset], rel=1e-3)
+
+
 @pytest.mark.parametrize("algorithm", [FedAvg(), Local()])
 def test_the_baselines_run_on_the_same_data(algorithm):
     """With the net of the paper's baselines, through the same loop and columns."""

@@ -125,3 +125,6 @@ def test_bad_settings_are_refused():
         LpProj(dim=0)
     with pytest.raises(ConfigError, match=r"lam: -1 is not allowed; use a number >= 0"):
         LpProj(lam=-1)
+    for key in ("beta", "clip", "inner_steps"):
+        with pytest.raises(ConfigError, match=rf"{key}: 0 is not allowed"):
+            LpProj(**{key: 0})

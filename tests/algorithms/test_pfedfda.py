@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,6 +111,40 @@ def test_beta_is_a_minimum_of_the_cross_validated_loss():
             near = [min(1.0, max(0.0, b + 0.02 * s)) for b, s in zip(found, step, strict=True)]
             assert loss(found) <= loss(near) + 1e-7
         assert loss(found) < loss([0.5, 0.5]) - 1e-3
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_beta_is_asked_for_the_sum_over_both_halves_and_its_slopes(monkeypatch, single):
+    """The function that the optimizer gets, against a plain computation of the loss and its differences."""
+    torch.manual_seed(4)
+    y = torch.arange(20) % 2
+    z = torch.randn(20, 3, dtype=torch.float64) + 0.8 * y[:, None]
+    common = Gaussians(torch.tensor([[0.3] * 3, [0.6] * 3]).double(), 1.5 * torch.eye(3).double())
+    shares = torch.tensor([0.5, 0.5]).double()
+    given = {}
+
+    def minimum(objective, start, **settings):
+        given["objective"] = objective
+        return SimpleNamespace(x=start)
+
+    monkeypatch.setattr("pfl_lightning.algorithms.parts.gaussian.minimize", minimum)
+    choose_beta(z, y, common, shares, 0.1, single)
+
+    def loss(beta):
+        total = 0.0
+        for own, other in ((halves(y)), (halves(y))[::-1]):
+            local = estimate(z[own], y[own], common, 0.1)
+            weight, bias = bayes_classifier(local.mixed(common, torch.tensor(beta, dtype=torch.float64)), shares)
+            total += float(torch.nn.functional.cross_entropy(z[other] @ weight.T + bias, y[other]))
+        return total
+
+    beta = [0.3] if single else [0.3, 0.8]
+    value, slopes = given["objective"](np.array(beta))
+    assert value == pytest.approx(loss([beta[0], beta[-1]]))
+    assert slopes.shape == (len(beta),)
+    for i in range(len(beta)):
+        high, low = ([b + step * (j == i) for j, b in enumerate(beta)] for step in (1e-5, -1e-5))
+        assert slopes[i] == pytest.approx((loss([high[0], high[-1]]) - loss([low[0], low[-1]])) / 2e-5, rel=1e-5)
 
 
 def test_halves_are_stratified_and_leave_single_samples_out():

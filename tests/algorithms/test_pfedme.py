@@ -94,3 +94,5 @@ def test_bad_settings_are_refused():
         PFedMe(inner_steps=0)
     with pytest.raises(ConfigError, match=r"beta: 0 is not allowed; use a number above 0"):
         PFedMe(beta=0)
+    with pytest.raises(ConfigError, match=r"outer_steps: -1 is not allowed; use a whole number >= 0, or null"):
+        PFedMe(outer_steps=-1)

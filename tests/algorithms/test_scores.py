@@ -90,6 +90,7 @@ def test_eq_6_to_the_letter_is_the_squared_gradient_of_the_mean_loss(batch_size)
     task = client.task.eval()
     gradients = torch.autograd.grad(cross_entropy(task(x), y), list(task.parameters()))
     expected = torch.cat([g.reshape(-1) for g in gradients]) ** 2
+    client.task.train()  # BatchNorm would take each batch's own statistics
     literal = scores.fisher_literal(client)
     torch.testing.assert_close(literal, expected, rtol=1e-4, atol=1e-9)
     assert literal.sum() <= scores.fisher_batch(client).sum() * (1 + 1e-5)
