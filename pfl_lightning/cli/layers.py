@@ -19,6 +19,10 @@ from pfl_lightning.cli.listed import LISTED, METRICS, complete_list, complete_op
 from pfl_lightning.foundation.errors import ConfigError
 
 
+UNSHARED = ("algorithm", "task.optimizer")
+"""Keys whose class never keeps the settings of another class."""
+
+
 @dataclass
 class Layer:
     """One config file, or one option of the command line."""
@@ -27,6 +31,8 @@ class Layer:
     """Keys and values of a file. Empty for an option."""
     words: list[str] = field(default_factory=list)
     """An option and its value. Empty for a file."""
+    origin: int = 0
+    """A number for the option that brought this layer. A file and the files it extends have the same."""
 
     @property
     def key(self) -> str:
@@ -70,12 +76,12 @@ class Settings:
 def read_layers(words: list[str]) -> list[Layer]:
     """Split a command line into layers. A config that contains a line break is the text itself, not a path."""
     layers: list[Layer] = []
-    for option, config in options(words):
+    for origin, (option, config) in enumerate(options(words)):
         if config is not None:
             contents = [parse_yaml(config, "the stored config")] if "\n" in config else config_files(Path(config))
-            layers += [Layer(content=content) for content in contents]
+            layers += [Layer(content=content, origin=origin) for content in contents]
         elif option.startswith("--") or not layers or not layers[-1].words:
-            layers.append(Layer(words=[option]))
+            layers.append(Layer(words=[option], origin=origin))
         else:
             layers[-1].words.append(option)
     return layers
@@ -84,28 +90,31 @@ def read_layers(words: list[str]) -> list[Layer]:
 def resolve_settings(words: list[str]) -> Settings:
     """Find all classes, correct the case of their names, and drop the settings of classes that were replaced."""
     layers = read_layers(words)
-    settings = Settings([], {}, [], set())
+    settings, origins = Settings([], {}, [], set()), dict[str, int]()
     for position, layer in enumerate(layers):
         known = settings.classes
         named = _classes_in(layer.content, known) if layer.content else _class_of_option(layer, known)
         for key, name in named.items():
-            _enter(settings, layers[:position], key, name, on_command_line=bool(layer.words))
+            keeps = key not in UNSHARED and origins.get(key) == layer.origin
+            origins[key] = layer.origin
+            _enter(settings, [] if keeps else layers[:position], key, name, on_command_line=bool(layer.words))
     for layer in layers:
         settings.words += layer.words or (["--config", yaml.safe_dump(layer.content)] if layer.content else [])
     return settings
 
 
 def _enter(settings: Settings, earlier: list[Layer], key: str, name: str, on_command_line: bool) -> None:
-    """Note that `name` is the class for `key` from now on."""
+    """Note that `name` is the class for `key` from now on, and drop what `earlier` layers say about another class."""
     old = settings.classes.get(key)
     found = find_class(key, name)
-    if on_command_line and old is not None and find_class(key, old) is not found:
+    if earlier and old is not None and find_class(key, old) is not found:
         lost: dict[str, Any] = {}
         for layer in earlier:
             lost |= _remove(layer, key)
         if lost:
             settings.dropped.append(Dropped(key, old.rpartition(".")[2], name.rpartition(".")[2], lost))
-        settings.replaced.add(key)
+        if on_command_line:
+            settings.replaced.add(key)
         for below in [other for other in settings.classes if other.startswith(f"{key}.")]:
             del settings.classes[below]
     settings.classes[key] = name

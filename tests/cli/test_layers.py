@@ -70,6 +70,32 @@ def test_a_file_that_extends_another_may_share_settings_between_classes(tmp_path
     assert command.dropped == []
 
 
+FEDOBP = "algorithm:\n  class_path: FedOBP\n  init_args:\n    first_visit: initial\n    quantile: 0.9\n"
+
+
+@pytest.mark.parametrize("second", ["algorithm: APFL\n", "extends: first.yaml\nalgorithm:\n  class_path: APFL\n"])
+def test_an_algorithm_of_another_file_inherits_nothing_either(second, tmp_path):
+    (tmp_path / "first.yaml").write_text(FEDOBP)
+    (tmp_path / "second.yaml").write_text(second)
+    files = ["--config", "second.yaml"] if "extends" in second else ["--config", "first.yaml", "--config", "second.yaml"]
+    command = read_command(build_parser(), files)
+    assert command.config.algorithm.class_path == "pfl_lightning.algorithms.APFL"
+    assert command.config.algorithm.init_args.first_visit == "global"
+    (dropped,) = command.dropped
+    assert dropped.settings == {"first_visit": "initial", "quantile": 0.9}
+    assert command.replaced == set(), "the run is filed under the name of the second file"
+
+
+def test_data_of_a_second_config_starts_afresh(tmp_path):
+    (tmp_path / "first.yaml").write_text("algorithm: FedAvg\ndata:\n  class_path: CIFAR10\n  num_clients: 7\n")
+    (tmp_path / "second.yaml").write_text("data: SVHN\n")
+    command = read_command(build_parser(), ["--config", "first.yaml", "--config", "second.yaml"])
+    assert command.config.data.init_args.num_clients == 100
+    assert [str(dropped) for dropped in command.dropped] == [
+        "num_clients 7 (of CIFAR10; SVHN starts from its own defaults)"
+    ]
+
+
 def test_a_run_with_another_algorithm_is_filed_under_its_name_and_says_what_was_dropped(tmp_path, capfd):
     words = [*SMALL, "--loop.rounds", "1", "--fabric.devices", "1"]
     assert run([*words, "--algorithm", "APFL"]) == 0
