@@ -18,7 +18,6 @@ from pfl_lightning.cli.extends import config_files, options, parse_yaml
 from pfl_lightning.cli.listed import LISTED, METRICS, complete_list, complete_option, takes_metrics
 from pfl_lightning.foundation.errors import ConfigError
 
-
 UNSHARED = ("algorithm", "task.optimizer")
 """Keys whose class never keeps the settings of another class."""
 

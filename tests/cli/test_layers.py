@@ -77,8 +77,8 @@ FEDOBP = "algorithm:\n  class_path: FedOBP\n  init_args:\n    first_visit: initi
 def test_an_algorithm_of_another_file_inherits_nothing_either(second, tmp_path):
     (tmp_path / "first.yaml").write_text(FEDOBP)
     (tmp_path / "second.yaml").write_text(second)
-    files = ["--config", "second.yaml"] if "extends" in second else ["--config", "first.yaml", "--config", "second.yaml"]
-    command = read_command(build_parser(), files)
+    files = ["second.yaml"] if "extends" in second else ["first.yaml", "second.yaml"]
+    command = read_command(build_parser(), [word for file in files for word in ("--config", file)])
     assert command.config.algorithm.class_path == "pfl_lightning.algorithms.APFL"
     assert command.config.algorithm.init_args.first_visit == "global"
     (dropped,) = command.dropped
