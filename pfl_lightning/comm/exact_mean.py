@@ -93,6 +93,14 @@ def fits(value: Tensor) -> Tensor:
     return torch.maximum(-low, high) <= LIMIT  # the comparison is False for NaN
 
 
+def is_finite(value: Tensor) -> Tensor:
+    """Whether all entries are finite, as a bool tensor. The two extremes tell, faster than a look at every entry."""
+    if not value.numel():
+        return torch.ones((), dtype=torch.bool, device=value.device)
+    low, high = value.aminmax()
+    return low.isfinite() & high.isfinite()
+
+
 def _add_scaled(sums: Tensor, value: Tensor, sent: Tensor | None, weight: float) -> list[Tensor]:
     """Add the values in pieces. Returns for each piece whether it fits."""
     usable: list[Tensor] = []

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, fits
+from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, fits, is_finite
 from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.foundation.errors import AlgorithmError, DivergedError
 
@@ -88,7 +88,7 @@ class Uploads:
             upload: the upload.
             diverged: a sign that the client has diverged, if its visit showed one.
         """
-        usable = [v.isfinite().all() for v in upload.extra.values() if _is_float(v)]
+        usable = [is_finite(v) for v in upload.extra.values() if _is_float(v)]
         if upload.values:
             if self._total is None:
                 self._total = ExactMean(upload.values)

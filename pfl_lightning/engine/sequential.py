@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Algorithm, Server, Upload
+from pfl_lightning.comm.exact_mean import is_finite
 from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.comm.uploads import diverged_text
 from pfl_lightning.engine.cohort import Plan, assign
@@ -160,7 +161,7 @@ def _divergence(report: VisitReport, state: State) -> str | None:
         if not all(map(math.isfinite, sums)):
             return f"the test of its model {moment} training gives NaN or infinity"
     for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if tensor.is_floating_point() and not bool(is_finite(tensor)):
             return f"its {name.removeprefix(MEMORY)} state has a value that is NaN or infinite"
     return None
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfl_lightning.comm.exact_mean import LIMIT, ExactMean
+from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, is_finite
 from tests.helpers.uploads import adversarial_uploads
 
 
@@ -62,6 +62,16 @@ def test_an_entry_that_nobody_sends_keeps_its_value():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2 * LIMIT])
 def test_a_value_that_cannot_be_averaged_is_refused(bad):
     assert not add(vectors(2), torch.tensor([1.0, bad]), 1.0)
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [3e38, -3e38]])
+def test_finite_values_are_finite(values):
+    assert is_finite(torch.tensor(values))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_not_finite_is_seen(bad):
+    assert not is_finite(torch.tensor([1.0, bad, -1.0]))
 
 
 def test_the_largest_allowed_values_do_not_overflow():

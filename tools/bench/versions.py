@@ -1,50 +1,94 @@
-"""Is this version as fast as an older one? The same jobs with two checkouts, taking turns.
+"""Is this version as fast as an older one? The same jobs with two checkouts, taking turns round by round.
 
     git worktree add ../before 3576835
     python tools/bench/versions.py --old ../before
 
-Each job is a short `pfl-fit` in a process of its own, in the environment of this command. The number is the median
-seconds of its rounds without the first one (the seconds of evaluations are part of a round). Jobs that are the same in
-both versions end with the same model, which is checked.
+Each job is a `pfl-fit` with either version, in the environment of this command. Both are started first. Then they take
+turns, and each turn is one round (with its evaluation, if the job has one). The numbers are ratios inside a turn: of
+the seconds of the slowest rank, and of the CPU seconds of all ranks, which other work on the machine disturbs less.
+Both runs must end with the same model, which is checked.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
-from statistics import median
+from typing import NamedTuple
 
-from measure import ROOT, Part, Spread, ratios, take_turns
+from measure import ROOT, Part, Spread, ratios
 
-FASHION = "--config configs/fedavg_fashion10k.yaml --loop.eval_every 0 --fabric.devices"
+FASHION = "--config configs/fedavg_fashion10k.yaml --loop.eval_every 0 --fabric.accelerator cpu --fabric.devices"
 JOBS = {
-    "round": f"{FASHION} 1 --loop.rounds 6",
-    "two_cores": f"{FASHION} 2 --loop.rounds 6",
-    "personalization": f"{FASHION} 1 --algorithm FedOBP --loop.rounds 6",
-    "federation_size": f"{FASHION} 1 --loop.rounds 6 --data.num_clients 1200 --data.partition IID"
-    " --loop.participation 0.02",
-    "evaluation": f"{FASHION} 1 --loop.rounds 4 --loop.local_epochs 1 --loop.participation 0.02 --loop.eval_every 1",
+    "round": f"{FASHION} 1",
+    "two_cores": f"{FASHION} 2",
+    "personalization": f"{FASHION} 1 --algorithm FedOBP",
+    "federation_size": f"{FASHION} 1 --data.num_clients 1200 --data.partition IID --loop.participation 0.02",
+    "evaluation": f"{FASHION} 1 --loop.local_epochs 1 --loop.participation 0.02 --loop.eval_every 1",
 }
+WARM_UP = 2
+GOAL = 0.02
 
 
-def job_seconds(tree: Path, options: str, models: dict[str, str]) -> float:
-    """The median seconds of a job's rounds in one checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
-    start = "from pfl_lightning.cli.fit import main; main()"
-    command = [sys.executable, "-c", start, *options.split()]
+class Turn(NamedTuple):
+    """A round of one version."""
+
+    wall: float
+    cpu: float
+
+
+class Version:
+    """A run of one version, which does a round when it is asked to.
+
+    Args:
+        tree: the checkout.
+        options: those of pfl-fit.
+        rounds: number of rounds.
+        folder: an empty folder for the run and its pipes.
+    """
+
+    def __init__(self, tree: Path, options: str, rounds: int, folder: Path) -> None:
+        self.folder, ranks = folder, int(options.partition("--fabric.devices ")[2].split()[0])
+        self.ranks = range(ranks)
+        for rank in self.ranks:
+            os.mkfifo(folder / f"go-{rank}")
+            os.mkfifo(folder / f"done-{rank}")
+        worker = [sys.executable, str(Path(__file__).with_name("version_worker.py")), str(folder)]
+        command = [*worker, *options.split(), "--loop.rounds", str(rounds), "--run_dir", str(folder / "run")]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        self.process = subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
+
+    def round(self) -> Turn:
+        """Do a round."""
+        for rank in self.ranks:
+            (self.folder / f"go-{rank}").write_text("go")
+        found = [Turn(*map(float, (self.folder / f"done-{rank}").read_text().split())) for rank in self.ranks]
+        return Turn(max(turn.wall for turn in found), sum(turn.cpu for turn in found))
+
+    def model(self) -> str:
+        """The checksum of the model at the end of the run."""
+        if self.process.wait():
+            raise SystemExit(f"a run of {self.process.args!r} failed")
+        return str(json.loads((self.folder / "run/summary.json").read_text())["model_sha256"])
+
+
+def compare(old: Path, new: Path, options: str, turns: int) -> tuple[dict[str, list[Turn]], bool]:
+    """The rounds of both versions, and whether they end with the same model."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        subprocess.run([*command, "--run_dir", str(run)], cwd=tree, env=environment, check=True, capture_output=True)
-        models[str(tree)] = json.loads((run / "summary.json").read_text())["model_sha256"]
-        with (run / "metrics.csv").open(newline="") as file:
-            return median(float(row["seconds"]) for row in list(csv.DictReader(file))[1:])
+        versions = {}
+        for age, tree in (("old", old), ("new", new)):
+            (Path(folder) / age).mkdir()
+            versions[age] = Version(tree, options, WARM_UP + turns, Path(folder) / age)
+        found: dict[str, list[Turn]] = {age: [] for age in versions}
+        for turn in range(WARM_UP + turns):
+            for age in ("old", "new") if turn % 2 else ("new", "old"):
+                found[age].append(versions[age].round())
+        models = {version.model() for version in versions.values()}
+    return {age: rounds[WARM_UP:] for age, rounds in found.items()}, len(models) == 1
 
 
 def main() -> None:
@@ -53,19 +97,15 @@ def main() -> None:
     more.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
     part = Part("versions", "two versions of the code, the same jobs", more=more)
     options = part.options()
-    turns = options.turns or (1 if options.quick else 7)
-    old, new = options.old.resolve(), ROOT
+    turns = options.turns or (2 if options.quick else 24)
     for name in options.jobs:
-        models: dict[str, str] = {}
-        things = {str(tree): partial(job_seconds, tree, JOBS[name], models) for tree in (old, new)}
-        found = take_turns(things, turns, warm_up=0)
-        if models[str(old)] != models[str(new)]:
-            print(f"{name}: the two versions end with different models")
-        ratio = ratios(found[str(new)], found[str(old)])
-        row = {"job": name, "new / old": ratio.text(3), "goal": "0.98 to 1.02"}
-        row |= {f"{age}, s a round": Spread.of(found[str(tree)]).text(3) for age, tree in (("old", old), ("new", new))}
-        part.rows.append(row | {"same model": "yes" if models[str(old)] == models[str(new)] else "no"})
-        print(row, flush=True)
+        found, same = compare(options.old.resolve(), ROOT, JOBS[name], turns)
+        wall, cpu = ({age: [turn[i] for turn in rounds] for age, rounds in found.items()} for i in range(2))
+        row = {"job": name, "new / old": ratios(wall["new"], wall["old"]).text(3)}
+        row |= {"CPU, new / old": ratios(cpu["new"], cpu["old"]).text(3), "goal": f"{1 - GOAL:g} to {1 + GOAL:g}"}
+        row |= {f"{age}, s a round": Spread.of(wall[age]).text(3) for age in wall}
+        part.rows.append(row | {"same model": "yes" if same else "no"})
+        print(part.rows[-1], flush=True)
     part.finish()
 
 
