@@ -127,7 +127,10 @@ class NetTask(Task):
 
     @override
     def configure_optimizers(self) -> Optimizer:
-        return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
+        try:
+            return self.make_optimizer(p for p in self.parameters() if p.requires_grad)
+        except (ValueError, TypeError) as error:  # such as a negative learning rate
+            raise ConfigError(f"task.optimizer: {error}") from error
 
     @override
     def forward(self, x: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ MISTAKES = {
     "--data CIFAR100 --data.root nowhere --data.download false": "data: CIFAR100 is not in nowhere",
     "--data CIFAR100 --data.root new/data --data.download false": "data: CIFAR100 is not in new/data",
     "--task.optimizer.lr -0.01": "task.optimizer: Invalid learning rate: -0.01",
+    "--algorithm PFedSOP --task.optimizer.nesterov true": "task.optimizer: Nesterov momentum requires a momentum",
     "--task.optimizer.lr abc": "task.optimizer.lr: 'abc' is not allowed; use a number",
     "--task.net.hidden abc": "task.net.hidden: 'abc' is not allowed; use a list in brackets, such as [64,32]",
     "--lr 0.1": "--lr: no such option; did you mean --task.optimizer.lr?",
