@@ -23,6 +23,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain at the exit about objects that stay
+
+
 @pytest.fixture
 def stop() -> Iterator[StopSignals]:
     """Signals are noted instead of ending the tests; afterwards they mean what they meant before."""
