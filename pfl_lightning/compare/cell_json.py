@@ -45,6 +45,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
         "round": measurement.round,
         **{key: _number(number) for key, number in numbers.items()},
         "partition_sha256": facts.partition_sha256,
+        "samples": facts.samples,
         "run": {key: summary[key] for key in SUMMARY if key in summary},
         "clients": None if clients is None else _numbers(clients),
         "config": measurement.cell.config,
@@ -100,7 +101,8 @@ def _facts(content: Mapping[str, Any]) -> RunFacts:
     }
     sizes = records["train_sizes"]
     train_sizes = None if sizes is None else _array(sizes)
-    return RunFacts(content["run"], rounds, clients, content["partition_sha256"], train_sizes, content["sources"])
+    digests = content["partition_sha256"], content.get("samples")
+    return RunFacts(content["run"], rounds, clients, digests[0], train_sizes, digests[1], content["sources"])
 
 
 def _rounds(facts: RunFacts, reported: str) -> list[dict[str, float | None]]:

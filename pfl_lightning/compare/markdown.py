@@ -24,9 +24,9 @@ MEANINGS = {
 PAIRED = (
     "Mean difference over the clients, method minus reference, with its 95 % interval, and the p-value of a two-sided "
     "Wilcoxon signed-rank test after Holm's correction for all tests of this table. With one partition for all seeds a "
-    "client's values are averaged over the seeds first. A method with another net is compared with the reference of "
-    "that net. Itself alone: the same method with its collaboration switched off. Clients of a run share a global "
-    "model, so few seeds mean wider errors than shown."
+    "client's differences are averaged first, over the seeds in which both rows have a value for it. A method with "
+    "another net is compared with the reference of that net. Itself alone: the same method with its collaboration "
+    "switched off. Clients of a run share a global model, so few seeds mean wider errors than shown."
 )
 
 

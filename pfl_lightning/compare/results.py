@@ -37,7 +37,7 @@ class Results:
             refused = len(self.refused)
             for cell in cells:
                 self._find(cell, [path for path in directories.get(cell.id, []) if path not in self.refused])
-            self._check_partitions(cells)
+            self._check_data(cells)
 
     def _find(self, cell: Cell, candidates: list[Path]) -> None:
         found, unusable = choose(cell, candidates)
@@ -66,22 +66,26 @@ class Results:
         else:
             self.finished[cell.id] = (path, facts)
 
-    def _check_partitions(self, cells: Iterable[Cell]) -> None:
-        """Refuse runs whose partition differs from that of most runs with the same data settings."""
-        groups: dict[str, list[Cell]] = {}
-        for cell in cells:
-            if cell.id in self.finished and self.finished[cell.id][1].partition_sha256:
-                groups.setdefault(_data(cell), []).append(cell)
-        for group in groups.values():
-            counts = Counter(self.finished[cell.id][1].partition_sha256 for cell in group)
-            (usual, most), *others = counts.most_common()
-            if others and others[0][1] == most:
-                usual = None  # nobody knows which one is right
-            for cell in group:
-                path, facts = self.finished[cell.id]
-                if facts.partition_sha256 != usual:
-                    self.refused[path] = "its partition differs from that of other runs with the same data settings"
-                    del self.finished[cell.id]
+    def _check_data(self, cells: Iterable[Cell]) -> None:
+        """Refuse runs whose clients or samples differ from those of most runs with the same data settings."""
+        for subject in ("partition_sha256", "samples"):
+            groups: dict[str, dict[str, str]] = {}
+            for cell in cells:
+                digest = getattr(self.finished[cell.id][1], subject) if cell.id in self.finished else None
+                if digest:
+                    groups.setdefault(_data(cell), {})[cell.id] = digest
+            for group in groups.values():
+                self._refuse_unusual(group, subject.partition("_")[0])
+
+    def _refuse_unusual(self, digests: Mapping[str, str], subject: str) -> None:
+        (usual, most), *others = Counter(digests.values()).most_common()
+        if others and others[0][1] == most:
+            usual = ""  # nobody knows which one is right
+        for cell, digest in digests.items():
+            if digest != usual:
+                verb = "differ" if subject.endswith("s") else "differs"
+                place = self.finished.pop(cell)[0]
+                self.refused[place] = f"its {subject} {verb} from other runs with the same data settings"
 
 
 def _data(cell: Cell) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from pfl_lightning.checkpoint.manifest import Manifest, list_rounds, manifest_path
 from pfl_lightning.checkpoint.marker import read_marker
 from pfl_lightning.checkpoint.sealed import Unusable
 from pfl_lightning.foundation.own_sources import source_digest
@@ -38,6 +40,8 @@ class RunFacts:
     partition_sha256: str | None = None
     train_sizes: Values | None = None
     """Training samples of each client. None without client_facts.csv."""
+    samples: str | None = None
+    """Fingerprint of the samples that a checkpoint was made with. None without a checkpoint."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The user's own classes and the digests of their source files when the run was started."""
 
@@ -74,7 +78,9 @@ class RunFacts:
 def read_facts(run_dir: Path) -> RunFacts:
     """Read the summary, the tables and the partition of a run. Raises `Unreadable`."""
     summary, rounds, clients = read_summary(run_dir), read_rounds(run_dir), _read_clients(run_dir)
-    return RunFacts(summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir), _sources(run_dir))
+    return RunFacts(
+        summary, rounds, clients, _partition(run_dir), _train_sizes(run_dir), _samples(run_dir), _sources(run_dir)
+    )
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -126,6 +132,14 @@ def _read_clients(run_dir: Path) -> dict[str, dict[int, Values]]:
             if not np.isnan(values).all():
                 by_round[int(round_)] = values
     return columns
+
+
+def _samples(run_dir: Path) -> str | None:
+    folder = run_dir / "checkpoints"
+    for round_ in reversed(list_rounds(folder)):
+        with suppress(Unusable):
+            return Manifest.read(manifest_path(folder, round_)).data or None
+    return None
 
 
 def _sources(run_dir: Path) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ LEVEL = 0.05
 """p-values above it are no evidence of a difference."""
 CAPTION = (
     f"**What the controls say{{place}}.** A method counts as better or worse than another row if p < {LEVEL} in the "
-    "paired comparison. Otherwise the difference is not clear."
+    "paired comparison and the interval does not contain 0. Otherwise the difference is not clear. Controls have the "
+    "method's own net, where there is such a row."
 )
 
 
@@ -25,7 +26,8 @@ def verdicts(answers: Answers, shown: Mapping[str, str] | None = None) -> list[s
     for method, other, result, p in answers.comparisons:
         if method not in REFERENCES and not method.endswith(", alone"):
             better = (result.difference > 0) == answers.higher
-            outcomes.setdefault(method, {})[other] = "unclear" if p >= LEVEL else "better" if better else "worse"
+            clear = p < LEVEL and not result.low <= 0 <= result.high  # ranks and means may disagree
+            outcomes.setdefault(method, {})[other] = ("better" if better else "worse") if clear else "unclear"
     groups: dict[str, list[str]] = {}
     for method in sorted(outcomes, key=lambda one: _rank(list(outcomes[one].values()))):
         groups.setdefault(_words(outcomes[method]), []).append((shown or {}).get(method, method))

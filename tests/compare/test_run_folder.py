@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pfl_lightning.checkpoint.manifest import Manifest, manifest_path
 from pfl_lightning.checkpoint.marker import Marker, read_marker
 from pfl_lightning.cli.run_lock import RunLock
 from pfl_lightning.compare.comparison import Comparison, outcomes_of
@@ -156,6 +157,18 @@ def test_another_partition_is_seen_by_comparison(tmp_path, cells):
     results = found(tmp_path, cells)
     assert results.finished.keys() == {cells[0].id, cells[2].id}
     assert "partition" in results.refused[tmp_path / cells[1].label]
+
+
+def test_other_samples_are_seen_by_comparison(tmp_path, cells):
+    """A file of images has changed between two runs, and its labels have not: partition and config are the same."""
+    for cell in cells[:3]:
+        path = write_run(tmp_path / cell.label, cell)
+        samples = "changed" if cell is cells[1] else "original"
+        before = Manifest.read(manifest_path(path / "checkpoints", cell.rounds))
+        replace(before, data=samples).write(path / "checkpoints")
+    results = found(tmp_path, cells)
+    assert results.finished.keys() == {cells[0].id, cells[2].id}
+    assert results.refused[tmp_path / cells[1].label].startswith("its samples differ from other runs")
 
 
 def test_where_two_partitions_differ_nobody_knows_which_is_right(tmp_path, cells):

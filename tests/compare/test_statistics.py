@@ -73,10 +73,12 @@ def test_seeds_of_the_same_client_are_not_independent():
     assert apart.p < together.p
 
 
-def test_clients_without_a_value_in_one_seed_are_left_out():
-    result = paired([np.array([1.0, 2.0, 3.0]), np.array([NAN, 2.0, 3.0])], [np.zeros(3)] * 2, True)
+def test_a_client_counts_with_the_seeds_in_which_it_has_a_value():
+    """Clients that were never drawn have no value after training. More seeds must not leave fewer clients."""
+    values = [np.array([1.0, 2.0, NAN, NAN]), np.array([NAN, 4.0, 5.0, NAN])]
+    result = paired(values, [np.zeros(4)] * 2, True)
     assert result is not None
-    assert result.pairs == 2
+    assert (result.pairs, result.difference) == (3, (1 + 3 + 5) / 3)
     assert paired([np.array([1.0, NAN])], [np.zeros(2)], True) is None
 
 

@@ -10,7 +10,7 @@ from pfl_lightning.compare.verdict import verdicts
 
 
 def answers(pairs: list[tuple[str, str, float, float]], higher: bool = True) -> Answers:
-    comparisons = tuple((m, o, Paired(d, d - 1, d + 1, p, 9), p) for m, o, d, p in pairs)
+    comparisons = tuple((m, o, Paired(d, d - 0.1, d + 0.1, p, 9), p) for m, o, d, p in pairs)
     return Answers("", (), (), ("Local", "FedAvg", "itself alone"), comparisons, higher=higher)
 
 
@@ -25,6 +25,12 @@ def test_methods_with_the_same_outcome_share_a_line():
         "Better than Local and FedAvg, not clearly different from itself alone: B.",
         "Not clearly different from Local, worse than FedAvg: A, C.",
     ]
+
+
+def test_ranks_and_means_must_agree():
+    """Many small losses and a few large gains: a small p, and a mean that says nothing."""
+    comparisons = (("A", "Local", Paired(0.5, -1.0, 2.0, 0.001, 9), 0.001),)
+    assert verdicts(replace(answers([]), comparisons=comparisons)) == ["Not clearly different from Local: A."]
 
 
 def test_where_lower_is_better_a_negative_difference_is_better():
