@@ -21,7 +21,7 @@ from pfl_lightning.tasks.task import Task
 __all__ = ["Algorithm", "ClientModule", "Exchange", "Replies", "Reply", "Server", "Upload", "Uploads"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Server:
     """The global model and the server's memory. The server is replicated: every rank holds the same one."""
 

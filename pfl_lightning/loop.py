@@ -22,7 +22,7 @@ from pfl_lightning.engine.cohort import draw_cohort, draw_evaluated
 from pfl_lightning.engine.durations import DurationModel
 from pfl_lightning.engine.engine import Invitation
 from pfl_lightning.engine.evaluation import evaluate_clients
-from pfl_lightning.engine.mistakes import RoundGuard, check_cohort, check_memory, check_replies
+from pfl_lightning.engine.mistakes import RoundGuard, check_cohort, check_memory, check_names, check_replies
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.process_memory import peak_memory
 from pfl_lightning.foundation.seeds import derive_seed
@@ -75,6 +75,7 @@ class FederatedFabricLoop:
             raise ConfigError(f"{name}, but the targets of {data.name} are {data.kind}; use {use}")
         torch.manual_seed(derive_seed(seed, "initial model"))
         task.build(data.spec)
+        check_names(algorithm)
         algorithm.check(task, data)
         algorithm.modify_model(task)
         fabric.to_device(task)
@@ -145,7 +146,7 @@ class FederatedFabricLoop:
         uploads.close()
         guard.check_server()
         replies = self.algorithm.aggregate(server, uploads)
-        for client, reply in () if replies is None else check_replies(replies, self.algorithm):
+        for client, reply in () if replies is None else check_replies(replies, uploads.cohort, self.algorithm):
             self.store.reply(client, reply.memory, reply.personal)
         uploads.require_used()
         guard.check_algorithm()

@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.cli.fit import run
 from pfl_lightning.engine.cohort import draw_cohort
-from pfl_lightning.foundation.errors import RunError
+from pfl_lightning.foundation.errors import ConfigError, RunError
 from tests.helpers import mistaken
 from tests.helpers.ranks import run_on_ranks
 from tests.helpers.toy import toy_loop
@@ -47,7 +47,14 @@ QUICK = {
     "ReturnsTheModel": "algorithm: ReturnsTheModel.aggregate returns a Tensor; use pairs",
     "RepliesTooMuch": "aggregate: the reply to client \\d has 3, but the client has 0 personal values",
     "InvitesNobody": "algorithm: InvitesNobody.select_cohort chooses no client in round 1; there are 0 to 6",
-    "TestsWithANumber": "algorithm: TestsWithANumber.test returns a float; use a tensor",
+    "TestsWithANumber": "algorithm: TestsWithANumber.test returns a float; use a tensor with 3 values",
+    "TestsWithSevenNumbers": r"algorithm: TestsWithSevenNumbers.test returns a tensor \[7\]; use a tensor with 3",
+    "HalvesTheServer": r"algorithm: HalvesTheServer.aggregate makes server.vector float32 \[5\]; it must be float32 \[",
+    "WidensTheServer": r"algorithm: WidensTheServer.aggregate makes server.vector float64 \[",
+    "SkipsRounds": "algorithm: SkipsRounds.aggregate changes server.round",
+    "RepliesToAStranger": "algorithm: RepliesToAStranger.aggregate replies to client 99, which is not in the round",
+    "ShortensTheMask": r"algorithm: ShortensTheMask makes client.mask bool \[3\]; it must be bool \[\d+\]",
+    "InvitesHalves": r"algorithm: InvitesHalves.select_cohort chooses \[0.5, 1\]; use numbers of clients",
 }
 
 
@@ -82,6 +89,14 @@ def test_a_mistake_that_one_rank_notices(name):
     with pytest.raises(RunError, match=f"^{QUICK[name]}"):
         loop.round()
     assert loop.server.round == 0
+
+
+def test_names_of_version_0_1_are_refused_before_the_first_round():
+    fabric = Fabric(accelerator="cpu", devices=1)
+    with pytest.raises(ConfigError, match=r"BeginsAsIn01 defines begin, a name of version .*; use init_server"):
+        toy_loop(fabric, mistaken.BeginsAsIn01())
+    with pytest.raises(ConfigError, match=r"AveragesAsIn01.aggregate takes comm, .*; use uploads"):
+        toy_loop(fabric, mistaken.AveragesAsIn01())
 
 
 def test_ranks_that_choose_different_clients_are_named():

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
-from typing import NoReturn
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Replies, Reply, Server, Upload
 from pfl_lightning.comm.ranks import Comm
-from pfl_lightning.foundation.errors import AlgorithmError
+from pfl_lightning.foundation.errors import AlgorithmError, ConfigError
 from pfl_lightning.model.client import ClientModule
 
+FORMER_NAMES = {
+    "adapt": "modify_model",
+    "begin": "init_server",
+    "invites_all": "select_cohort",
+    "partial_upload": "exchange",
+    "travels": "exchange",
+    "uploads_personal": "exchange",
+}
+"""Steps and flags of version 0.1, and the steps that replace them."""
 CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
 
 
@@ -30,6 +40,7 @@ class RoundGuard:
     def __init__(self, algorithm: Algorithm, server: Server) -> None:
         self.algorithm, self.server = algorithm, server
         self._held, self._kept = _versions(server), _contents(algorithm)
+        self._form, self._round = _form(server.vector), server.round
 
     def check_server(self) -> None:
         """Called after the visits."""
@@ -44,7 +55,21 @@ class RoundGuard:
         if name is not None:
             problem = f"changes self.{name} during a run, which ranks do not share and checkpoints do not save"
             raise _error(self.algorithm, "", f"{problem}; use client.memory or server.memory")
+        if (found := _form(self.server.vector)) != self._form:
+            problem = f"makes server.vector {found}; it must be {self._form}; use server.vector.copy_"
+            raise _error(self.algorithm, "aggregate", problem)
+        if self.server.round != self._round:
+            raise _error(self.algorithm, "aggregate", "changes server.round, which counts the rounds of the run")
         check_memory(self.server.memory, "server.memory", self.algorithm)
+
+
+def check_names(algorithm: Algorithm) -> None:
+    """Refuse steps under their names of version 0.1, which nobody would call."""
+    for name, present in FORMER_NAMES.items():
+        if hasattr(algorithm, name):
+            raise ConfigError(f"algorithm: {_name(algorithm)} defines {name}, a name of version 0.1; use {present}")
+    if "comm" in inspect.signature(algorithm.aggregate).parameters:
+        raise ConfigError(f"algorithm: {_name(algorithm)}.aggregate takes comm, as in version 0.1; use uploads instead")
 
 
 def check_visit(client: ClientModule, upload: Upload, algorithm: Algorithm) -> None:
@@ -59,10 +84,15 @@ def check_visit(client: ClientModule, upload: Upload, algorithm: Algorithm) -> N
             raise _error(algorithm, "upload", f"has sends[{name!r}] that does not match values[{name!r}]")
     if client.vector is not client.live:
         raise _error(algorithm, "", "assigns client.vector, which disconnects it from the model; use copy_")
-    if client.mask.dtype != torch.bool or client.mask.shape != client.vector.shape:
-        found = f"{str(client.mask.dtype).removeprefix('torch.')} {list(client.mask.shape)}"
-        raise _error(algorithm, "", f"makes client.mask {found}; it must be bool {list(client.vector.shape)}")
+    check_mask(client, algorithm)
     check_memory(client.memory, "client.memory", algorithm)
+
+
+def check_mask(client: ClientModule, algorithm: Algorithm) -> None:
+    """Refuse a mask that does not fit the model."""
+    if client.mask.dtype != torch.bool or client.mask.shape != client.vector.shape:
+        problem = f"makes client.mask {_form(client.mask)}; it must be bool {list(client.vector.shape)}"
+        raise _error(algorithm, "", problem)
 
 
 def check_memory(memory: Mapping[str, Tensor], name: str, algorithm: Algorithm) -> None:
@@ -72,20 +102,26 @@ def check_memory(memory: Mapping[str, Tensor], name: str, algorithm: Algorithm) 
             raise _error(algorithm, "", f"puts {_kind(value)} into {name}[{key!r}]; use a name and a tensor")
 
 
-def refuse_sums(sums: object, algorithm: Algorithm) -> NoReturn:
-    """Refuse a test that returns no tensor."""
-    raise _error(algorithm, "test", f"returns {_kind(sums)}; use a tensor with one value per name in task.sums")
+def check_sums(sums: Tensor, client: ClientModule, algorithm: Algorithm) -> Tensor:
+    """The answer of a test, if it is a tensor with one value per sum of the task."""
+    if not isinstance(sums, Tensor) or sums.shape != (len(client.task.sums),):
+        found = f"a tensor {list(sums.shape)}" if isinstance(sums, Tensor) else _kind(sums)
+        wanted = f"a tensor with {len(client.task.sums)} values, one per name in task.sums"
+        raise _error(algorithm, "test", f"returns {found}; use {wanted}")
+    return sums
 
 
 def check_cohort(cohort: Sequence[int], num_clients: int, round_: int, comm: Comm, algorithm: Algorithm) -> None:
     """Refuse an empty choice of clients, one out of range, or one that differs between ranks."""
+    if not all(isinstance(client, Integral) for client in cohort):
+        raise _error(algorithm, "select_cohort", f"chooses {list(cohort)!r:.60}; use numbers of clients")
     if not cohort or not 0 <= cohort[0] <= cohort[-1] < num_clients:
         found = f"clients {cohort[0]} to {cohort[-1]}" if cohort else "no client"
         raise _error(algorithm, "select_cohort", f"chooses {found} in round {round_}; there are 0 to {num_clients - 1}")
     comm.require_equal(hash(tuple(cohort)), f"algorithm: the choice of {_name(algorithm)}.select_cohort")
 
 
-def check_replies(replies: Replies, algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
+def check_replies(replies: Replies, cohort: Sequence[int], algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
     """Yield the replies of `aggregate`, and refuse anything else."""
     problem = "returns {}; use pairs of a client and a Reply, or None"
     if not isinstance(replies, Iterable) or isinstance(replies, Mapping | Tensor):
@@ -93,6 +129,8 @@ def check_replies(replies: Replies, algorithm: Algorithm) -> Iterator[tuple[int,
     for pair in replies:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Reply):
             raise _error(algorithm, "aggregate", problem.format(f"a reply {pair!r:.60}"))
+        if pair[0] not in cohort:
+            raise _error(algorithm, "aggregate", f"replies to client {pair[0]}, which is not in the round")
         check_memory(pair[1].memory, "the memory of a reply", algorithm)
         yield pair
 
@@ -111,6 +149,13 @@ def _contents(algorithm: Algorithm) -> dict[str, object]:
     held = {name: value for name, value in named if not name.startswith("__")}
     tensors: dict[str, object] = {name: value._version for name, value in held.items() if isinstance(value, Tensor)}
     return tensors | {name: repr(value) for name, value in held.items() if isinstance(value, CONTAINERS)}
+
+
+def _form(tensor: Tensor) -> str:
+    """Type and shape, such as `float32 [115]`."""
+    if not isinstance(tensor, Tensor):
+        return _kind(tensor)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str | None:

@@ -19,7 +19,7 @@ from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.comm.uploads import diverged_text
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Engine, Invitation, VisitResult
-from pfl_lightning.engine.mistakes import check_visit, refuse_sums
+from pfl_lightning.engine.mistakes import check_mask, check_sums, check_visit
 from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.visit_report import VisitReport
@@ -90,6 +90,7 @@ def load_client(client: ClientModule, number: int, state: State | None, algorith
     client.load_state(number, server.round, state, server.initial)
     if not client.visits:
         algorithm.setup(client, server)
+        check_mask(client, algorithm)
 
 
 def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> Start:
@@ -110,8 +111,7 @@ def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorit
 def test_participant(client: ClientModule, algorithm: Algorithm, server: Server) -> Tensor:
     """The sums of the client's test. In a round without tests (`loop.test_every`) they are zeros."""
     if client.local.tests is None or client.local.tests(client.round):
-        sums = algorithm.test(client, server)
-        return sums if isinstance(sums, Tensor) else refuse_sums(sums, algorithm)
+        return check_sums(algorithm.test(client, server), client, algorithm)
     return torch.zeros(len(client.task.sums), dtype=torch.float64, device=client.vector.device)
 
 

@@ -261,3 +261,75 @@ class TestsWithANumber(FedAvg):
     @override
     def test(self, client: ClientModule, server: Server) -> torch.Tensor:
         return 0.5  # type: ignore[return-value]
+
+
+class HalvesTheServer(FedAvg):
+    """The global model loses entries."""
+
+    @override
+    def aggregate(self, server: Server, uploads: Uploads) -> None:
+        server.vector = uploads.mean({"vector": server.vector})["vector"][:5]
+
+
+class WidensTheServer(FedAvg):
+    """The global model gets another type."""
+
+    @override
+    def aggregate(self, server: Server, uploads: Uploads) -> None:
+        server.vector = uploads.mean({"vector": server.vector})["vector"].double()
+
+
+class SkipsRounds(FedAvg):
+    """Rounds are counted by the loop."""
+
+    @override
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies | None:
+        server.round += 5
+        return super().aggregate(server, uploads)
+
+
+class RepliesToAStranger(FedAvg):
+    """A reply for a client that is not in the round."""
+
+    @override
+    def aggregate(self, server: Server, uploads: Uploads) -> Replies:
+        super().aggregate(server, uploads)
+        return [(99, Reply({"a": torch.ones(1)}))]
+
+
+class ShortensTheMask(FedAvg):
+    """The first mask does not fit the model."""
+
+    @override
+    def setup(self, client: ClientModule, server: Server) -> None:
+        client.mask = torch.ones(3, dtype=torch.bool)
+
+
+class TestsWithSevenNumbers(FedAvg):
+    """More sums than the task has."""
+
+    @override
+    def test(self, client: ClientModule, server: Server) -> torch.Tensor:
+        return torch.ones(7)
+
+
+class InvitesHalves(FedAvg):
+    """Clients are whole numbers."""
+
+    @override
+    def select_cohort(self, round_: int, drawn: Sequence[int], num_clients: int) -> Sequence[int]:
+        return [0.5, 1]  # type: ignore[list-item]
+
+
+class BeginsAsIn01(FedAvg):
+    """A step of version 0.1."""
+
+    def begin(self, client: ClientModule, server: Server) -> None:
+        server.memory["control"] = torch.zeros(1)
+
+
+class AveragesAsIn01(FedAvg):
+    """The signature of version 0.1."""
+
+    def aggregate(self, server, uploads, comm):
+        raise NotImplementedError
