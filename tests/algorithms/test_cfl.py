@@ -107,6 +107,15 @@ def test_angles_count_and_not_lengths():
     assert clusters(run) == [[0, 1], [2, 3]]
 
 
+def test_the_direction_of_a_half_counts_from_the_cluster_s_model():
+    """All move by (5, 5) first. In round 2 the halves move by (1.9, 0.1) and (−1.9, −0.1) in the mean."""
+    run = scripted({1: dict.fromkeys(range(4), (5.0, 5.0)), 2: OPPOSED}, 4, eps_1=1.0, start_round=1)
+    run.rounds(2)
+    assert clusters(run) == [[0, 1], [2, 3]]
+    assert run.loop.server.memory["update1"].tolist() == pytest.approx([1.9, 0.1], abs=1e-5)
+    assert run.loop.server.memory["update2"].tolist() == pytest.approx([-1.9, -0.1], abs=1e-5)
+
+
 def test_who_was_not_drawn_follows_the_direction_and_not_the_longer_update():
     """Last update (0.5, 1), halves that moved by (10, 0) and (0.6, 0.8): cosines in the ratio 0.5 to 1.1."""
     run = scripted({}, 1)

@@ -127,6 +127,23 @@ def test_only_the_last_ten_losses_must_settle(monkeypatch):
     assert len(losses) == 11
 
 
+def test_ten_losses_in_a_row_must_settle(monkeypatch):
+    """Fifteen losses that jump and ones ever after: 25 epochs."""
+    loop = federation(FedALA(eta=0.25), [[1, 0.5]])
+    loop.round()
+    losses: list[float] = []
+    gradient = loop.engine.client.compute_gradient
+
+    def scripted(*args):
+        gradient(*args)
+        losses.append(1.0 if len(losses) >= 15 else 10.0 * (len(losses) % 2))
+        return torch.tensor(losses[-1])
+
+    monkeypatch.setattr(loop.engine.client, "compute_gradient", scripted)
+    mix(loop, 0, [1, 0.5])
+    assert len(losses) == 25
+
+
 def test_a_client_never_drawn_takes_the_global_model():
     loop = federation(FedALA(), [[1, 0.5]])
     assert mix(loop, 0, [2, -1]) == [2, -1]
@@ -180,3 +197,5 @@ def test_bad_settings_are_refused():
         FedALA(share=0)
     with pytest.raises(ConfigError, match=r"max_epochs: 0 is not allowed; use a whole number >= 1"):
         FedALA(max_epochs=0)
+    with pytest.raises(ConfigError, match=r"eta: -1 is not allowed; use a number >= 0"):
+        FedALA(eta=-1)

@@ -72,6 +72,8 @@ def test_heads_do_not_travel():
 
 
 def test_bad_settings_are_refused():
+    with pytest.raises(ConfigError, match=r"finetune_factor: 0 is not allowed; use a number above 0"):
+        FedBABU(finetune_factor=0)
     with pytest.raises(ConfigError, match=r"finetuned: 'tail' is not allowed; use all, head or body"):
         FedBABU(finetuned="tail")
     with pytest.raises(ConfigError, match=r"finetuned: 'head' is not allowed; use all or body, as the head is empty"):

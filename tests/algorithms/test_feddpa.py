@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -136,6 +138,24 @@ def test_clipped_updates_reach_the_server():
     assert run.loop.store.get(0)["personal"].tolist() == pytest.approx([3, 4])
 
 
+def test_the_update_that_is_clipped_counts_from_the_received_model():
+    """The client's own model is (3, 4), w = (3, 0): the update (0, 4) is cut to (0, 0.5)."""
+    run = ScalarClients(FedDPA(clip=True, threshold=-1), targets=[[3.0, 4.0]], sizes=[1], steps=1, lr=1.0)
+    run.rounds(1)
+    run.loop.server.vector.copy_(torch.tensor([3.0, 0.0]))
+    run.rounds(1)
+    assert run.loop.server.vector.tolist() == pytest.approx([3.0, 0.5])
+
+
+def test_the_lengths_of_all_tensors_are_added():
+    """Two tensors of length 1.5 are beyond C = 2 together, so both are pulled inwards."""
+    spans = [SimpleNamespace(start=0, stop=1), SimpleNamespace(start=1, stop=2)]
+    layout = SimpleNamespace(parameter_spans=spans)
+    client = SimpleNamespace(theta=torch.tensor([1.5, -1.5]), grad=torch.zeros(2), layout=layout)
+    draw(client, torch.zeros(2), 0.4, 2.0)
+    assert client.grad.tolist() == pytest.approx([0.2, -0.2])
+
+
 def test_noise_has_its_size_and_differs_by_client_and_round():
     """σ = 2, C = 0.5, nine clients: deviation 2·0.5/√9 = 1/3 per entry at each client, 1/9 in the mean of nine."""
     algorithm = FedDPA(clip=True, noise=2.0, lam_shared=0, lam_personal=0)
@@ -194,6 +214,8 @@ def test_bad_settings_are_refused():
         FedDPA(noise=1.0)
     with pytest.raises(ConfigError, match=r"threshold: -0.1 is not allowed; use a number from 0 to 1"):
         FedDPA(selection="quantile", threshold=-0.1)
+    with pytest.raises(ConfigError, match=r"selection: 'best' is not allowed; use threshold or quantile"):
+        FedDPA(selection="best")
     with pytest.raises(ConfigError, match=r"fisher: 'client' is not allowed; use sample or batch"):
         FedDPA(fisher="client")
 

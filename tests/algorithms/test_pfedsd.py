@@ -76,6 +76,17 @@ def test_the_first_visit_is_fedavgs_and_the_second_is_not():
         assert torch.equal(runs[0].server.theta, runs[1].server.theta) == same
 
 
+def test_a_later_visit_trains_the_received_model():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD())
+    client = loop.engine.client
+    open_client(loop, 3)
+    for _ in range(2):
+        client.vector.copy_(loop.server.vector)
+        loop.algorithm.fit(client, loop.server)
+        assert not torch.equal(client.theta, loop.server.theta)
+        assert torch.equal(client.memory["teacher"], client.vector)
+
+
 def test_the_loss_of_a_batch():
     """Against another computation, for which the teacher is put into the live model."""
     loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedSD(lam=0.7, temperature=2.0))

@@ -234,3 +234,13 @@ def test_a_regression_task_is_refused():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         PFedSOP(**settings)
+
+
+def test_an_update_with_zeros_in_it_is_an_update():
+    """Own and global update (1, 0), η₁ = ρ = 1: the step is (1, 0)/2. An update of nothing but zeros makes none."""
+    method = PFedSOP(eta1=1.0, rho=1.0)
+    update = torch.tensor([1.0, 0.0])
+    for shared, start in ((update, [-0.5, 0.0]), (torch.zeros(2), [0.0, 0.0])):
+        client = SimpleNamespace(theta=torch.zeros(2), memory={"update": update}, learning_rate=0.1)
+        method.download(client, SimpleNamespace(memory={"update": shared}))
+        assert client.theta.tolist() == start

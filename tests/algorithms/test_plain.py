@@ -47,6 +47,13 @@ def test_fedprox_by_hand():
     assert run.server_value == pytest.approx(0.72, abs=1e-7)
 
 
+def test_fedprox_pulls_to_the_model_of_this_round():
+    """The second round from w = 0.72: 0.72 + 0.1·3.28 = 1.048, then 1.048 + 0.1·(2.952 − 0.328) = 1.3104."""
+    run = ScalarClients(FedProx(mu=1.0), targets=[4], sizes=[2], steps=2)
+    run.rounds(2)
+    assert run.server_value == pytest.approx(1.3104, abs=1e-6)
+
+
 def test_fine_tuning_is_plain_training():
     """From w = 0 with a = 4 two steps of 0.1 without FedProx's pull: 0.76, whatever `local_epochs` says."""
     run = ScalarClients(FedProx(mu=1.0), targets=[4], sizes=[2], steps=5)

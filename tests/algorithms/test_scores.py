@@ -76,6 +76,7 @@ def test_fisher_of_batches_squares_the_gradient_of_each_batch():
     task = client.task.eval()
     gradients = torch.autograd.grad(cross_entropy(task(x), y), list(task.parameters()))
     expected = torch.cat([g.reshape(-1) for g in gradients]) ** 2
+    client.task.train()
     batch = scores.fisher_batch(client)
     torch.testing.assert_close(batch, expected, rtol=1e-4, atol=1e-9)
     assert batch.sum() < scores.fisher(client).sum()  # Jensen
