@@ -57,8 +57,9 @@ class AdaptiveQuantile(FedOBP):
         client.memory["quantile"] = torch.tensor(choice, dtype=torch.float64)
 
     def _try(self, client: ClientModule, server: Server, score: Tensor, quantile: float) -> None:
-        client.mask[: len(score)] = self.select(client, score, quantile)
-        client.theta.copy_(client.memory["theta"])
+        chosen = self.select(client, score, quantile)
+        client.mask[: len(score)] = chosen
+        masks.put(client.theta, chosen, client.memory["theta"])
         masks.merge(client.vector, client.mask, server.vector)
 
     def _quality(

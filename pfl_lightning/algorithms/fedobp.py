@@ -88,8 +88,9 @@ class FedOBP(FedAvg):
 
     def merge(self, client: ClientModule, server: Server, score: Tensor) -> None:
         """Set the mask and put the client's own values under it, given the normalised score [P]."""
-        client.mask[: len(score)] = self.select(client, score, self.quantile)
-        client.theta.copy_(client.memory["theta"])
+        chosen = self.select(client, score, self.quantile)
+        client.mask[: len(score)] = chosen
+        masks.put(client.theta, chosen, client.memory["theta"])
 
     def select(self, client: ClientModule, score: Tensor, quantile: float) -> Tensor:
         """The personal parameters, bool [P]."""

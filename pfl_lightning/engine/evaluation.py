@@ -47,7 +47,9 @@ def evaluate_clients(
         finetune_epochs: epochs of a throw-away copy of each client's model. 0: none is made.
     """
     table = torch.zeros(len(clients), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
-    shared = can_share(client, server.initial)
+    if client.tests_may_share is None:
+        client.tests_may_share = can_share(client, server.initial)
+    shared = client.tests_may_share
     may_start = shared and may_start_from_server(algorithm, client)
     plain = torch.zeros(len(clients), dtype=torch.float64)  # 1: the client's own model is the global one
     for row, number in clients_to_evaluate(clients, home, comm.rank, comm.world):

@@ -102,6 +102,7 @@ class ClientModule(FlatModel):
         self.loss_total, self.samples_seen = torch.zeros((), dtype=torch.float64, device=self.vector.device), 0
         self.train_indices = self.test_indices = torch.empty(0, dtype=torch.int64)
         self.finetune_rate: float | None = None
+        self.tests_may_share: bool | None = None  # what `engine.shared_tests` found out. None: not tried yet
         self.start = StartState(task, self.layout)
         self._try_out()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.model.layout import Layout, Span
-from pfl_lightning.model.order_statistic import largest_value
+from pfl_lightning.model.order_statistic import largest_value, top_candidates
 
 SPARSE = 100
 """A mask with at most one personal entry in this many is handled by its places, which is faster on CPUs."""
@@ -62,10 +62,15 @@ def above_quantile(scores: Tensor, quantile: float) -> Tensor:
 
     Scores equal to the threshold are global. Takes time O(d), for any d.
     """
-    _refuse_nan(scores)
     if not len(scores):
         return torch.zeros_like(scores, dtype=torch.bool)
-    return _above(scores, largest_value(scores, personal_count(len(scores), quantile) + 1))
+    count = personal_count(len(scores), quantile)
+    if not scores.is_cuda and count < len(scores) // SPARSE:
+        few = top_candidates(scores, count + 1)
+        if few is not None:
+            return _above_among(scores, *few, count)
+    _refuse_nan(scores)
+    return _above(scores, largest_value(scores, count + 1))
 
 
 def top_share(scores: Tensor, share: float, spans: Sequence[Span] | None = None, floor: float = 0.0) -> Tensor:
@@ -89,6 +94,15 @@ def largest(scores: Tensor, count: int) -> Tensor:
     ties = (scores == threshold).nonzero().flatten()
     chosen[ties[: count - int(chosen.count_nonzero())]] = True
     return chosen
+
+
+def put(own: Tensor, mask: Tensor, values: Tensor) -> None:
+    """Set the entries of the mask to those of `values`, bit for bit. The others become anything."""
+    if own.is_cuda or count(mask) > len(mask) // SPARSE:
+        own.copy_(values)
+    else:
+        at = indices(mask)
+        own[at] = values[at]
 
 
 def merge(own: Tensor, mask: Tensor, received: Tensor) -> None:
@@ -230,6 +244,22 @@ def _above(scores: Tensor, value: Tensor) -> Tensor:
 
 class NotFiniteError(ValueError):
     """Numbers that a client computes from a finite model and that are not finite. The client has diverged."""
+
+
+def _above_among(scores: Tensor, at: np.ndarray, values: np.ndarray, count: int) -> Tensor:
+    """True at the scores above number `count` from the top, counted from 0.
+
+    Args:
+        scores: all scores, on a CPU.
+        at: the places of a few of them, in which the largest and all that are NaN lie.
+        values: the scores at these places, more than `count`.
+        count: how many are chosen, if no two scores are equal.
+    """
+    _refuse_nan(torch.from_numpy(values))
+    place = len(values) - count - 1
+    chosen = np.zeros(len(scores), dtype=bool)
+    chosen[at[values > np.partition(values, place)[place]]] = True
+    return torch.from_numpy(chosen)
 
 
 def _refuse_nan(scores: Tensor) -> None:

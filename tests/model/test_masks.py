@@ -155,6 +155,22 @@ def test_nan_is_refused(select: object) -> None:
         select(scores)
 
 
+@pytest.mark.parametrize("places", [[0], [3], [19_999], list(range(0, 20_000, 2)), list(range(20_000))])
+def test_nan_is_refused_when_few_are_chosen(places: list[int]) -> None:
+    scores = torch.rand(20_000, generator=torch.Generator().manual_seed(1))
+    scores[places] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        masks.above_quantile(scores, 0.999)
+
+
+def test_infinite_scores_are_chosen() -> None:
+    scores = torch.rand(20_000, generator=torch.Generator().manual_seed(1))
+    scores[[5, 7]] = math.inf
+    assert masks.above_quantile(scores, 0.99996).nonzero().flatten().tolist() == [], "one of two equal ones cannot be"
+    scores[7] = 2.0
+    assert masks.above_quantile(scores, 0.99996).nonzero().flatten().tolist() == [5]
+
+
 def test_a_share_outside_zero_and_one_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"quantile: 1\.5"):
         masks.above_quantile(torch.ones(3), 1.5)
@@ -204,6 +220,15 @@ def test_merge_keeps_what_is_personal_and_takes_the_rest_bit_for_bit(dtype: torc
     integer = torch.int32 if dtype == torch.float32 else torch.int64
     assert torch.equal(own.view(integer), torch.tensor(odd * 2, dtype=dtype).view(integer))
     assert received[:6].tolist() == [7.0] * 6, "what was received stays as it is"
+
+
+@pytest.mark.parametrize("chosen", [3, 400], ids=["few", "many"])
+def test_put_sets_the_entries_of_the_mask_bit_for_bit(chosen: int) -> None:
+    own, values = torch.rand(1000), torch.rand(1000)
+    values[:3] = torch.tensor([-0.0, math.nan, 1e-40])
+    mask = torch.arange(1000) < chosen
+    masks.put(own, mask, values)
+    assert torch.equal(own[:chosen].view(torch.int32), values[:chosen].view(torch.int32))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
