@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,8 @@ JOBS = Path(__file__).with_name("peer_jobs")
 BASE, OURS = "bare loop that reuses memory, two processes", "ours, two ranks"
 LIMIT = 1800
 """Seconds after which an installation or a job counts as failed."""
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+"""The environment of jobs that only train: nothing is reported to anybody."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ def reason(text: str) -> str:
     return next((line.strip()[:100] for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
-def peer_seconds(python: Path, peer: Peer, work: Path) -> float:
-    """Seconds of the second round of a job."""
+def peer_seconds(python: Path, peer: Peer, work: Path, limit: float = LIMIT) -> float:
+    """Seconds of the second round of a job. Nothing of the job is left behind."""
     addresses = ",".join(f"localhost:{free_port()}" for _ in range(peer.processes))
     started = []
     for rank in range(peer.processes):
@@ -92,17 +96,31 @@ def peer_seconds(python: Path, peer: Peer, work: Path) -> float:
         started.append(
             subprocess.Popen(
                 [str(python), "-W", "ignore", str(JOBS / peer.job), str(work)],
-                env={**os.environ, **more, "PYTHONPATH": str(JOBS)},
+                env={**os.environ, **QUIET, **more, "PYTHONPATH": str(JOBS)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=work.parent,
+                start_new_session=True,
             )
         )
-    answers = [process.communicate(timeout=LIMIT) for process in started]
+    try:
+        answers = [process.communicate(timeout=limit) for process in started]
+    except subprocess.TimeoutExpired:
+        raise PeerError(f"no end after {limit:.0f} s") from None
+    finally:
+        for process in started:
+            end_group(process)
     if any(process.returncode for process in started):
         raise PeerError(reason("\n".join(error for _, error in answers)))
     return max(float(json.loads(out.strip().splitlines()[-1])["seconds"]) for out, _ in answers)
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a job with all workers that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def free_port() -> int:
@@ -123,6 +141,7 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "pfl_lightning_peers"
     part.more.add_argument("--folder", type=Path, default=cache, help="where the environments are")
     part.more.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="which of them")
+    part.more.add_argument("--limit", type=float, default=LIMIT, help="seconds that the first job of each may take")
     options = part.options()
     folder = options.folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,13 +155,16 @@ def main() -> None:
     for name in options.peers:
         try:
             python = install(PEERS[name], folder)
-            peer_seconds(python, PEERS[name], folder / "work.pt")
-        except (PeerError, subprocess.TimeoutExpired, OSError) as error:
+            seconds = peer_seconds(python, PEERS[name], folder / "work.pt", options.limit)
+            print(f"{name}: {seconds:.1f} s, which do not count", flush=True)
+        except (PeerError, OSError) as error:
             failed[name] = str(error)
             print(f"{name}: {error}", flush=True)
         else:
             things[name] = partial(peer_seconds, python, PEERS[name], folder / "work.pt")
-    found = take_turns(things, options.turns or (1 if options.quick else 4), warm_up=0 if options.quick else 1)
+    for name in (BASE, OURS):
+        things[name]()  # to get warm, as the others are by now
+    found = take_turns(things, options.turns or (1 if options.quick else 4), warm_up=0)
     for name, seconds in found.items():
         ratio, over_ours = ratios(seconds, found[BASE]), ratios(seconds, found[OURS])
         how = PEERS[name].how if name in PEERS else ""
