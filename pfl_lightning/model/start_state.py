@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from torch import nn
@@ -18,8 +19,9 @@ INTERNAL = frozenset({*vars(nn.Module()), "_compiled_call_impl"})
 class StartState:
     """Remembers buffers without a place in the vector, attributes of users' modules, and metrics.
 
-    Attributes are remembered by value, objects of users' classes included. References to parts of the task stay. An
-    object that cannot be copied, a class, a function or a data set is remembered by reference: changes inside it stay.
+    Attributes of modules and of their classes are remembered by value, objects of users' classes included. References
+    to parts of the task stay. An object that cannot be copied, a class, a function or a data set is remembered by
+    reference: changes inside it stay.
 
     Args:
         task: the task, in the state that every client starts from.
@@ -42,9 +44,12 @@ class StartState:
         self._loose = [
             (owner, name, buffer, buffer.clone()) for owner, name, buffer, full in buffers if full not in placed
         ]
-        own = [part for _, part in modules if type(part).__module__.partition(".")[0] not in LIBRARIES]
+        own = [part for _, part in modules if _is_own(type(part))]
         self._shared = [task, *task.modules(), *task.parameters(), *task.buffers()]
         self._attributes = [(part, self._copied(_attributes(part))) for part in own]
+        classes = dict.fromkeys(kind for part in own for kind in type(part).__mro__ if _is_own(kind))
+        values = ((kind, _class_attributes(kind)) for kind in classes)
+        self._classes = [(kind, self._copied(start)) for kind, start in values if start]
         self._trainable = [(p, p.requires_grad) for p in task.parameters()] if own else []
         self._metrics = [part for part in task.modules() if isinstance(part, Metric)]
         self.empty = not (self._loose or own or self._metrics)
@@ -60,6 +65,9 @@ class StartState:
             for name in now.keys() - start.keys() - INTERNAL:
                 del now[name]
             now.update(self._copied(start))
+        for kind, start in self._classes:
+            for name, value in self._copied(start).items():
+                setattr(kind, name, value)
         for p, trainable in self._trainable:
             if p.requires_grad != trainable:
                 p.requires_grad_(trainable)
@@ -81,6 +89,21 @@ class StartState:
             now = owner._buffers.get(name)
             if now is not None and now is not buffer:
                 owner._buffers[name] = buffer.copy_(now)
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's."""
+    package = kind.__module__.partition(".")[0]
+    return package not in LIBRARIES and package not in sys.stdlib_module_names
+
+
+def _class_attributes(kind: type) -> dict[str, Any]:
+    """The values that all objects of a class share, without its methods and properties."""
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(type(value), "__get__")
+    }
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:

@@ -78,6 +78,26 @@ def test_hashes_are_equal_on_1_2_and_3_ranks(module):
     assert all("model_sha256" in result for result in one.values())
 
 
+class LitShared(LitClassifier):
+    """Keeps its state in the class, as happens when a list is defined outside of __init__."""
+
+    losses: list[float] = []  # noqa: RUF012
+    steps = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx) * (1 + 0.01 * len(self.losses) + 0.01 * self.steps)
+        self.losses.append(float(loss.detach()))
+        type(self).steps += 1
+        return loss
+
+
+def test_values_in_the_class_do_not_pass_to_the_next_client():
+    methods = {"FedAvg": FedAvg}
+    one = lit_summaries(1, LitShared, methods, ToyData)
+    assert lit_summaries(2, LitShared, methods, ToyData) == one
+    LitShared.losses, LitShared.steps = [], 0
+
+
 class Noting(LitClassifier):
     """Needs its own training step in every batch."""
 
