@@ -18,6 +18,8 @@ from pfl_lightning.foundation.errors import RunError
 
 Row = Sequence[str]
 SIZE_BYTES = 8
+TEXT = "tensor"
+"""The column that holds names. All others hold numbers, or nothing."""
 
 
 class RoundTable:
@@ -31,11 +33,11 @@ class RoundTable:
         self.path = path
 
     def cut(self, last_round: int) -> None:
-        """Drop the rows after a round, because these rounds are trained again. An incomplete row is dropped too."""
+        """Drop the rows after a round, because these rounds are trained again. A row that nobody can read goes too."""
         with self._writing():
             if self.path.is_file():
                 header, *rows = _read(self.path) or [["round"]]
-                whole = (row for row in rows if len(row) == len(header) and row[0].isdecimal())
+                whole = (row for row in rows if _is_readable(row, header))
                 write_text(self.path, csv_text([header, *(row for row in whole if int(row[0]) <= last_round)]))
 
     def append(self, header: Row, rows: Sequence[Row]) -> None:
@@ -84,6 +86,19 @@ class RoundTable:
             yield
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+
+def _is_readable(row: Row, header: Row) -> bool:
+    """Whether a row is complete and has numbers where they should be."""
+    if len(row) != len(header) or not row[0].isdecimal():
+        return False
+    for name, cell in zip(header, row, strict=True):
+        if cell and name != TEXT:
+            try:
+                float(cell)
+            except ValueError:
+                return False
+    return True
 
 
 def _identity(content: bytes) -> bytes:

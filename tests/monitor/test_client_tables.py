@@ -140,6 +140,15 @@ def test_a_damaged_table_is_reported_when_the_run_is_resumed(
     assert err.startswith(f"pfl-fit: warning: {tmp_path / name} was damaged; ") if damage != "none" else err == ""
 
 
+@pytest.mark.parametrize("broken", ["1,x,0.5", "1,0,0.\ufffd5", "one,0,0.5", "1,0"])
+def test_a_row_that_nobody_can_read_is_dropped_when_the_run_is_resumed(broken: str, tmp_path: Path) -> None:
+    """The report of the run would be refused for ever."""
+    path = tmp_path / "clients.csv"
+    path.write_text(f"round,client,all_acc_before\n1,0,\n{broken}\n2,0,0.5\n")
+    RoundTable(path).cut(2)
+    assert path.read_text() == "round,client,all_acc_before\n1,0,\n2,0,0.5\n"
+
+
 def test_of_many_clients_only_the_last_evaluation_stays(
     tmp_path: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
