@@ -41,7 +41,7 @@ def test_links_between_documents_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_method_says_where_it_departs_from_its_paper():
+def test_every_method_has_a_formula_and_says_where_it_departs_from_its_paper():
     """AdaptiveQuantile and SoftMerge have no paper. A title may name a method as its paper writes it."""
     page = (ROOT / "docs/algorithms.md").read_text()
     sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.S | re.M))
@@ -52,6 +52,7 @@ def test_every_method_says_where_it_departs_from_its_paper():
         assert len(homes) == 1, name
         ours = "Ours." in sections[homes[0]]
         assert ("**Decided.**" in sections[homes[0]]) is not ours, name
+        assert "```math" in sections[homes[0]], name
 
 
 def test_the_page_of_algorithms_has_short_sentences():

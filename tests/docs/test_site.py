@@ -28,6 +28,17 @@ def test_only_links_that_leave_the_site_become_plain_text(hooks):
     assert hooks["inside_links"]("[loop](../pfl_lightning/loop.py)", "") == "loop"
 
 
+def test_formulas_become_mathml(hooks):
+    pytest.importorskip("latex2mathml")
+    shown = hooks["rendered_formulas"]("```math\nw \\leftarrow 1\n```\n\n```python\nx\n```\n")
+    assert shown.startswith('<div class="formula"><math')
+    assert "```python" in shown
+    with pytest.raises(ValueError, match="cannot show this formula"):
+        hooks["rendered_formulas"]("```math\n\\nosuchcommand x\n```\n")
+    page = (ROOT / "docs/algorithms.md").read_text()
+    assert "<math" in hooks["rendered_formulas"](page)
+
+
 def test_a_list_after_a_line_of_text_is_a_list(hooks):
     assert hooks["spaced_lists"]("Options:\n- a\n- b\n") == "Options:\n\n- a\n- b\n"
     assert hooks["spaced_lists"]("```\nx\n- a\n```\n") == "```\nx\n- a\n```\n"

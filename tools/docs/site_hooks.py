@@ -23,6 +23,7 @@ from settings_page import settings_page  # noqa: E402
 COMMANDS = ("pfl-fit", "pfl-compare", "pfl-report", "pfl-export", "pfl-personalize")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
+MATH = re.compile(r"^```math\n(.*?)\n```$", re.M | re.S)
 LIST = re.compile(r"^(?!\s|[-*] |\d+\. |\||#)(.+)\n(?=(?:[-*]|1\.) )", re.M)
 
 
@@ -42,10 +43,23 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links out of the site into plain text, and let a list follow a line of text as on GitHub."""
+    """Render formulas, turn links out of the site into plain text, let a list follow a line of text as on GitHub."""
     if page.file.src_uri == "changelog.md":
         markdown = re.sub(r"\]\(docs/", "](", markdown)
-    return spaced_lists(inside_links(markdown, posixpath.dirname(page.file.src_uri)))
+    return spaced_lists(inside_links(rendered_formulas(markdown), posixpath.dirname(page.file.src_uri)))
+
+
+def rendered_formulas(markdown: str) -> str:
+    """The text with MathML, which browsers draw without a script or a network, in place of TeX."""
+    from latex2mathml.converter import convert
+
+    def rendered(formula: re.Match[str]) -> str:
+        drawn = convert(formula[1], display="block")
+        if "\\" in drawn:  # a command that the converter does not know stays as it is
+            raise ValueError(f"the site cannot show this formula: {formula[1]}")
+        return f'<div class="formula">{drawn}</div>'
+
+    return MATH.sub(rendered, markdown)
 
 
 def inside_links(markdown: str, folder: str) -> str:
