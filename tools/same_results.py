@@ -157,11 +157,12 @@ def main() -> None:
     parser.add_argument("--old", type=Path, required=True, help="checkout of the older version")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/same_results", help="folder of the runs")
     parser.add_argument("--configs", nargs="*", help="configs to run now. Default: all. None: only print the table")
+    parser.add_argument("--ranks", nargs="*", type=int, default=RANKS, help="numbers of ranks to run now")
     options = parser.parse_args()
     old, out = options.old.resolve(), options.out.resolve()
     chosen = names(old) if options.configs is None else options.configs
     for age, tree in {"old": old, "new": ROOT}.items():
-        folders = {(name, ranks): out / age / f"{name}-{ranks}" for name in chosen for ranks in RANKS}
+        folders = {(name, ranks): out / age / f"{name}-{ranks}" for name in chosen for ranks in options.ranks}
         missing = {key: path for key, path in folders.items() if not (path / "summary.json").exists()}
         if missing:
             run(tree, [job(name, ranks, old, age == "new", path) for (name, ranks), path in missing.items()])
