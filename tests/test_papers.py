@@ -138,6 +138,16 @@ def test_pfedsop_and_fedselect_average_as_their_papers_define_fedavg():
             assert keys[row]["algorithm.weighting"] == "uniform", (file, row)
 
 
+def test_pfedme_has_a_rate_with_which_it_runs():
+    """With its default of 0.1 it diverges on every task of these tables."""
+    rows = [
+        method for path in FILES for method in read(path).methods if class_name(method.config, "algorithm") == "PFedMe"
+    ]
+    assert len(rows) == 5
+    for method in rows:
+        assert method.keys["algorithm.personal_lr"] == 0.02
+
+
 def test_figures_that_compare_methods_have_every_row_of_their_table():
     table = {row for row, _ in read(FOLDER / "pfedsop" / "table2.yaml").paper}
     for number in (2, 3, 4):
