@@ -1,9 +1,11 @@
-"""The tables as LaTeX with booktabs."""
+"""The tables as LaTeX with booktabs. Wide ones are shrunk to the width of the text, with graphicx."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
+from unicodedata import name
 
 from pfl_lightning.compare.markdown import MEANINGS, PAIRED, paired_rows
 from pfl_lightning.compare.questions import Answers
@@ -29,31 +31,36 @@ ESCAPES = {
     "—": "---",
     "…": r"\dots{}",
     "→": r"$\rightarrow$",
-    "λ": r"$\lambda$",
-    "Λ": r"$\Lambda$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "η": r"$\eta$",
-    "μ": r"$\mu$",
-    "ρ": r"$\rho$",
-    "τ": r"$\tau$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "×": r"$\times$",
 }
 """A bracket or a star at the begin of a row would be taken for an argument of the line break before it."""
 
+WIDEST_TITLE = 10
+"""Characters in a line of a title."""
+GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)")
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+
 
 def escape(text: str) -> str:
     """Text that LaTeX prints as it is. `code` in backticks becomes typewriter."""
     pieces = re.split(r"`([^`]*)`", text)
-    escaped = ["".join(ESCAPES.get(character, character) for character in piece) for piece in pieces]
+    escaped = ["".join(map(_character, piece)) for piece in pieces]
     return "".join(rf"\texttt{{{piece}}}" if index % 2 else piece for index, piece in enumerate(escaped))
 
 
+def _character(character: str) -> str:
+    greek = GREEK.fullmatch(name(character, ""))
+    if greek is None:
+        return ESCAPES.get(character, character)
+    word = greek[2].lower().replace("lamda", "lambda")
+    return rf"$\{word if greek[1] == 'SMALL' else word.capitalize()}$"
+
+
 def latex(table: Table, answers: Sequence[Answers]) -> str:
-    """The main table, the questions and the paired comparison as floating tables. Needs the package booktabs."""
+    """The main table, the questions and the paired comparison as floating tables. Needs booktabs and graphicx."""
     blocks = [_main(table)]
     for answer in answers:
         place = f" at {answer.column}" if answer.column else ""
@@ -65,7 +72,7 @@ def latex(table: Table, answers: Sequence[Answers]) -> str:
             blocks.append(_second(f"Clients and cost{place}. {meanings}", header, rows, shown))
         if answer.comparisons:
             blocks.append(_second(f"Paired comparison{place}. {PAIRED}", *paired_rows(answer), shown))
-    return "% \\usepackage{booktabs}\n" + "\n".join(blocks)
+    return "% \\usepackage{booktabs,graphicx}\n" + "\n".join(blocks)
 
 
 def _main(table: Table) -> str:
@@ -98,8 +105,26 @@ def _letters(marks: Sequence[str]) -> str:
 
 def _second(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], shown: Mapping[str, str]) -> str:
     """A table with a row for each method."""
-    escaped = [[shown[method], *map(escape, texts)] for method, *texts in rows]
+    escaped = [[shown[method], *map(_entry, texts)] for method, *texts in rows]
     return _float(caption, "l" + "r" * (len(header) - 1), header, [escaped], "")
+
+
+def _entry(text: str) -> str:
+    """A difference has its interval in one line and its p-value in the next."""
+    difference, comma, p = text.partition("], p")
+    lines = [f"{difference}]", f"p{p}"] if comma else [text]
+    return _lines([escape(MINUS.sub("−", line)) for line in lines], "t")
+
+
+def _title(text: str) -> str:
+    return _lines([escape(line) for line in textwrap.wrap(text, WIDEST_TITLE, break_long_words=False)], "b")
+
+
+def _lines(lines: Sequence[str], place: str) -> str:
+    """A cell with several lines. The one at `place`, top or bottom, is level with the row."""
+    if len(lines) < 2:
+        return "".join(lines)
+    return rf"\begin{{tabular}}[{place}]{{@{{}}r@{{}}}}" + r" \\ ".join(lines) + r"\end{tabular}"
 
 
 def _float(
@@ -109,13 +134,15 @@ def _float(
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape(caption)}}}",
+        r"\smallskip",
+        FIT,
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        " & ".join(escape(title) for title in header) + r" \\",
+        " & ".join(_title(title) for title in header) + r" \\",
     ]
     for group in groups:
         lines += [r"\midrule", *(" & ".join(cells) + r" \\" for cells in group)]
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
     if notes:
         lines += [r"\par\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {notes}}}"]
     return "\n".join([*lines, r"\end{table}", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,6 +232,16 @@ def test_latex_escapes_everything():
 def test_latex_rows_may_begin_with_a_bracket_or_a_star():
     """After a line break LaTeX takes them for an argument of the break."""
     assert (escape("[ours]"), escape("*x"), escape("≥ η")) == ("{[}ours]", "{*}x", r"$\geq$ $\eta$")
+    assert escape("δ Λ λ σ μ") == r"$\delta$ $\Lambda$ $\lambda$ $\sigma$ $\mu$"
+
+
+def test_latex_fits_the_width_of_the_text():
+    """Titles and differences have several lines, and a table that is still too wide is shrunk."""
+    text = latex(*full_table())
+    assert text.count(r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%") == 5
+    assert r"& \begin{tabular}[b]{@{}r@{}}worst \\ tenth\end{tabular} &" in text
+    assert re.search(r"\\begin\{tabular\}\[t\]\{@\{\}r@\{\}\}\S+ \{\[\}\S+ \S+\] \\\\ p \S+ \S+\\end\{tabular\}", text)
+    assert not re.search(r"[ ,\[}]-\d", text)  # a hyphen is no minus
 
 
 def test_csv_has_all_numbers():
