@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,19 +42,30 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def run_with_space(tmp_path_factory):
+    """A run of so many rounds that has space."""
+
+    @cache
+    def make(rounds: int) -> Path:
+        path = tmp_path_factory.mktemp("whole") / "run"
+        assert run([*JOB, "--run_dir", str(path), "--loop.rounds", str(rounds)]) == 0
+        return path
+
+    return make
+
+
+@pytest.fixture
+def whole(run_with_space):
     """A run that has space."""
-    path = tmp_path_factory.mktemp("whole") / "run"
-    assert run([*JOB, "--run_dir", str(path), "--loop.rounds", str(ROUNDS)]) == 0
-    return path
+    return run_with_space(ROUNDS)
 
 
-@pytest.mark.parametrize("leave", [0, 65536, 131072])
-def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(leave, disk, whole):
+@pytest.mark.parametrize(("leave", "last"), [(0, 5), (65536, 5), (131072, ROUNDS)])
+def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(leave, last, disk, run_with_space):
     """So little is left that a checkpoint, metrics.csv or TensorBoard fails first: resumed, nothing is missing."""
     assert run([*JOB, "--run_dir", "disk/run", "--loop.rounds", "2"]) == 0
     filler = fill(disk, leave)
-    with ForkedFit([*JOB, "--resume", "disk/run", "--loop.rounds", str(ROUNDS)], apart=True) as process:
+    with ForkedFit([*JOB, "--resume", "disk/run", "--loop.rounds", str(last)], apart=True) as process:
         err = process.communicate()[1]
     assert process.returncode == 1, err
     lines = err.splitlines()
@@ -61,10 +73,10 @@ def test_a_full_disk_ends_with_one_line_and_the_run_goes_on_when_there_is_space(
     assert all(line.startswith("pfl-fit: ") for line in lines)
     assert len(lines) <= 2, "a warning about a checkpoint, then the error"
     filler.unlink()
-    assert run(["--resume", "disk/run", "--loop.rounds", str(ROUNDS)]) == 0
-    assert all(summary(disk / "run")[key] == summary(whole)[key] for key in SAME)
-    assert rounds(disk / "run") == [str(n) for n in range(1, ROUNDS + 1)]
-    assert steps(disk / "run") == list(range(1, ROUNDS + 1))
+    assert run(["--resume", "disk/run", "--loop.rounds", str(last)]) == 0
+    assert all(summary(disk / "run")[key] == summary(run_with_space(last))[key] for key in SAME)
+    assert rounds(disk / "run") == [str(n) for n in range(1, last + 1)]
+    assert steps(disk / "run") == list(range(1, last + 1))
     assert not list(disk.rglob("*.tmp"))
 
 
