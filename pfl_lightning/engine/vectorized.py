@@ -213,6 +213,8 @@ class Vectorized(Sequential):
                     client.start_training()
                     client.backpropagate(batch)
                 wanted = self.grads[:2].clone()
+                if name := first.start.changed():
+                    raise RuntimeError(f"its training step sets {name}, which belongs to one client")
                 self._together([0, 1], [batch, batch])
             fine = bool(torch.linalg.norm(self.grads[:2] - wanted) <= 0.05 * torch.linalg.norm(wanted))
         except Exception as error:

@@ -9,7 +9,7 @@ from torch import nn
 from torchmetrics import Metric
 
 from pfl_lightning.model.layout import Layout
-from pfl_lightning.model.value_copy import copied
+from pfl_lightning.model.value_copy import copied, equal
 
 LIBRARIES = ("torch", "torchvision", "torchmetrics", "timm", "lightning", "pytorch_lightning", "pfl_lightning")
 """Modules of these packages keep nothing but parameters and buffers."""
@@ -53,6 +53,15 @@ class StartState:
         self._trainable = [(p, p.requires_grad) for p in task.parameters()] if own else []
         self._metrics = [part for part in task.modules() if isinstance(part, Metric)]
         self.empty = not (self._loose or own or self._metrics)
+
+    def changed(self) -> str | None:
+        """The name of an attribute of a user's module that is not as at the start. None: no change was found."""
+        for part, start in self._attributes:
+            now = _attributes(part)
+            for name in sorted({*now, *start}):
+                if name not in now or name not in start or not equal(now[name], start[name]):
+                    return name
+        return None
 
     def restore(self) -> None:
         """Bring everything back. The vector itself is not changed."""

@@ -49,3 +49,16 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(value, memo)
     except Exception:  # an open file, for example
         return value
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, as far as one can tell: objects of other kinds than the usual ones are."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
+    return not isinstance(one, int | float | str | set) or one == other

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pfl_lightning.algorithms import Ditto, FedAvg
+from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.lit_runs import lit_loop
 from tests.helpers.ranks import run_on_ranks
 from tests.helpers.toy import ToyData
@@ -78,6 +79,22 @@ def test_values_are_equal_on_two_ranks():
     (one,) = run_on_ranks(work, 1)
     for other in run_on_ranks(work, 2):
         assert other == pytest.approx(one, rel=1e-12)
+
+
+class LitCounting(LitPlain):
+    """Counts its steps without a hook."""
+
+    steps = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.steps += 1
+        return super().training_step(batch, batch_idx) * (1 + 0.01 * self.steps)
+
+
+def test_attributes_of_one_client_are_refused_where_several_train_at_once():
+    line = "clients_per_step: must be 1, because several LitCounting cannot .*: its training step sets steps, "
+    with pytest.raises(ConfigError, match=line):
+        trained(Fabric(accelerator="cpu", devices=1), LitCounting, FedAvg(), clients_per_step=2)
 
 
 def test_there_are_no_columns_where_a_step_does_not_see_one_client():
