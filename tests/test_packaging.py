@@ -26,7 +26,7 @@ def test_pictures_and_links_work_on_a_package_index(monkeypatch):
     monkeypatch.setenv("PFL_REPOSITORY", f"{ADDRESS}.git".replace("https://", "https://me:secret@"))
     facts = setup["describe"](setup["find_address"]())
     text = facts["long_description"]
-    assert f"![A round]({ADDRESS}/raw/main/docs/round.svg)" in text
+    assert f"![A page of pfl-report]({ADDRESS}/raw/main/docs/report_page.png)" in text
     targets = re.findall(r"\]\(([^)]+)\)", text)
     assert len(targets) > 20
     for target in targets:
