@@ -27,8 +27,9 @@ def experiment_of(options: Any) -> Experiment:
         content = {"base": str(path.resolve()), "methods": methods, "seeds": options.seeds or [0]}
         content["report"] = {"metric": options.metric} if options.metric else {}
     content["set"] = {**(content.get("set") or {}), **dict(map(setting, options.set))}
-    if options.set:  # a table must not pass for one of the file as it is
-        content["caption"] = f"Changed on the command line: {', '.join(options.set)}. {content.get('caption') or ''}"
+    parts = [f"only the {key} {'; '.join(chosen)}" for key in ("rows", "columns") if (chosen := getattr(options, key))]
+    if changes := [*options.set, *parts]:  # a table must not pass for one of the file as it is
+        content["caption"] = f"Changed on the command line: {', '.join(changes)}. {content.get('caption') or ''}"
     if options.no_controls:
         content["controls"] = []
     content |= {key: getattr(options, key) for key in ("rows", "columns") if getattr(options, key)}

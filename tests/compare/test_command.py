@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from pfl_lightning.cli import fit
-from pfl_lightning.cli.compare import run
+from pfl_lightning.cli.compare import parse_options, run
+from pfl_lightning.cli.compare_experiment import experiment_of
 from pfl_lightning.cli.compare_resolver import ParserResolver
 from pfl_lightning.cli.extends import read
 from pfl_lightning.cli.parser import build_parser, parse
@@ -146,6 +147,15 @@ def test_mistakes_end_in_one_line_and_exit_code_2(tmp_path, capsys, words, line)
     assert line in captured.err
     assert captured.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_the_caption_says_what_the_command_line_changed(tmp_path):
+    """A part of an experiment must not pass for the whole, on a page least of all."""
+    (tmp_path / "toy.yaml").write_text("{base: tiny.yaml, methods: [FedAvg, FedPer], caption: Mine.}")
+    words = ["toy.yaml", "--rows", "FedA*", "--set", "loop.rounds=1"]
+    caption = experiment_of(parse_options(words)).caption
+    assert caption == "Changed on the command line: loop.rounds=1, only the rows FedA*. Mine."
+    assert experiment_of(parse_options(["toy.yaml"])).caption == "Mine."
 
 
 def test_the_directions_of_torchmetrics_are_known(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from pfl_lightning.metrics.record import Metric
 from pfl_lightning.report.groups import Reported, group_runs
+from pfl_lightning.report.page import page
 from pfl_lightning.report.per_client import draw_gains, gains
 from pfl_lightning.report.personal_layers import merged
 from pfl_lightning.report.picked import MOST_COLOURED, in_colour, picked
@@ -78,6 +79,14 @@ def test_a_sweep_has_a_curve_per_score_and_controls_as_levels() -> None:
     for points in sweep.series.values():
         assert [group.settings["algorithm.quantile"] for group in points] == [0.5, 0.9, 0.99]
     assert [group.label for group in sweep.references] == ["FedAvg", "Local"]
+
+
+@pytest.mark.parametrize(("seeds", "folded"), [(12, False), (13, True)])
+def test_a_long_list_of_runs_is_folded(seeds: int, folded: bool) -> None:
+    """It would put the figures of a large comparison many screens below its table."""
+    text = page(group_runs([run(seed=seed) for seed in range(seeds)]), SHOWN, [])
+    assert (f"<summary>All {seeds} runs</summary>" in text) is folded
+    assert text.count("<details>") == text.count("</details>") == 1 + folded  # and the config
 
 
 def test_two_values_are_no_sweep() -> None:
