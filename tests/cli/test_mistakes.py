@@ -37,7 +37,7 @@ MISTAKES = {
     "--task Forecasting --task.net MLP": "task: Forecasting learns numbers, but the targets of Fashion10k are classes",
     "--data Polynomial": "task: Classification learns classes, but the targets of Polynomial_1 are numbers; use ",
     "--task.optimizer.lr -0.01": "task.optimizer: Invalid learning rate: -0.01",
-    "--algorithm PFedSOP --task.optimizer.momentum 0 --task.optimizer.nesterov true": "task.optimizer: Nesterov momentum",
+    "--algorithm PFedSOP --task.optimizer.momentum 0 --task.optimizer.nesterov true": "task.optimizer: Nesterov",
     "--task.optimizer.lr abc": "task.optimizer.lr: 'abc' is not allowed; use a number",
     "--task.net.hidden abc": "task.net.hidden: 'abc' is not allowed; use a list in brackets, such as [64,32]",
     "--lr 0.1": "--lr: no such option; did you mean --task.optimizer.lr?",
