@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.tasks.data_facts import call_with_facts
+from pfl_lightning.tasks.factories import ModuleFactory
 from pfl_lightning.tasks.hooks import Hooks, overrides
 from pfl_lightning.tasks.logged_sums import LoggedSums
 from pfl_lightning.tasks.metric_sums import keep_local, muted, reset_metrics
-from pfl_lightning.tasks.module_factory import ModuleFactory
 from pfl_lightning.tasks.optimization import Optimization, read_optimizers
 from pfl_lightning.tasks.task import Autocast, Batch, Task
 from pfl_lightning.tasks.training_log import TrainingLog

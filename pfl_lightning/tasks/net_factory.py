@@ -1,30 +1,15 @@
-"""How a net is made: one of ours, or any class or function that returns an `nn.Module`."""
+"""How a net is made: one of ours, or that of any class or function that returns an `nn.Module`."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from pfl_lightning.data.federated import DataSpec
 from pfl_lightning.foundation.errors import ConfigError
-from pfl_lightning.nets.any_net import AnyNet, match_channels
+from pfl_lightning.nets.any_net import match_channels
 from pfl_lightning.tasks.data_facts import call_with_facts, unwrap
-
-if TYPE_CHECKING:
-    from pfl_lightning.data.federated import DataSpec
-
-    NetFactory = Callable[..., nn.Module]
-else:
-
-    class NetFactory(Protocol):
-        """A class or function. Its parameters with these names are filled in from the data, see `data_facts.NAMES`."""
-
-        def __call__(
-            self, *, spec: Any, num_classes: int, in_channels: int, in_chans: int, input_shape: Any, in_features: int
-        ) -> AnyNet:
-            """Make the net."""
+from pfl_lightning.tasks.factories import NetFactory
 
 
 def make_net(make: NetFactory, spec: DataSpec) -> nn.Module:

@@ -15,9 +15,10 @@ from typing_extensions import override
 
 from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.tasks.data_facts import call_with_facts, unwrap
+from pfl_lightning.tasks.factories import NetFactory
 from pfl_lightning.tasks.logged_sums import direction
 from pfl_lightning.tasks.metric_sums import MetricSums, keep_local
-from pfl_lightning.tasks.net_factory import NetFactory, make_net
+from pfl_lightning.tasks.net_factory import make_net
 from pfl_lightning.tasks.task import Autocast, Batch, OptimizerFactory, Task
 from pfl_lightning.tasks.trial import reason
 from pfl_lightning.tasks.weights import load_weights

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from pfl_lightning.nets.lstm import LSTM
 from pfl_lightning.nets.mlp import MLP
-from pfl_lightning.tasks.net_factory import NetFactory
+from pfl_lightning.tasks.factories import NetFactory
 from pfl_lightning.tasks.net_task import MetricFactory, NetTask
 from pfl_lightning.tasks.task import Batch, OptimizerFactory
 
