@@ -146,7 +146,7 @@ class FederatedFabricLoop:
         uploads.close()
         guard.check_server()
         replies = self.algorithm.aggregate(server, uploads)
-        for client, reply in () if replies is None else check_replies(replies, uploads.cohort, self.algorithm):
+        for client, reply in () if replies is None else check_replies(replies, server.num_clients, self.algorithm):
             self.store.reply(client, reply.memory, reply.personal)
         uploads.require_used()
         guard.check_algorithm()

@@ -52,7 +52,7 @@ QUICK = {
     "HalvesTheServer": r"algorithm: HalvesTheServer.aggregate makes server.vector float32 \[5\]; it must be float32 \[",
     "WidensTheServer": r"algorithm: WidensTheServer.aggregate makes server.vector float64 \[",
     "SkipsRounds": "algorithm: SkipsRounds.aggregate changes server.round",
-    "RepliesToAStranger": "algorithm: RepliesToAStranger.aggregate replies to client 99, which is not in the round",
+    "RepliesToAStranger": "algorithm: RepliesToAStranger.aggregate replies to client 99; there are 0 to 6",
     "ShortensTheMask": r"algorithm: ShortensTheMask makes client.mask bool \[3\]; it must be bool \[\d+\]",
     "InvitesHalves": r"algorithm: InvitesHalves.select_cohort chooses \[0.5, 1\]; use numbers of clients",
 }

@@ -93,7 +93,7 @@ def check_cohort(cohort: Sequence[int], num_clients: int, round_: int, comm: Com
     comm.require_equal(hash(tuple(cohort)), f"algorithm: the choice of {type(algorithm).__name__}.select_cohort")
 
 
-def check_replies(replies: Replies, cohort: Sequence[int], algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
+def check_replies(replies: Replies, num_clients: int, algorithm: Algorithm) -> Iterator[tuple[int, Reply]]:
     """Yield the replies of `aggregate`, and refuse anything else."""
     problem = "returns {}; use pairs of a client and a Reply, or None"
     if not isinstance(replies, Iterable) or isinstance(replies, Mapping | Tensor):
@@ -101,8 +101,8 @@ def check_replies(replies: Replies, cohort: Sequence[int], algorithm: Algorithm)
     for pair in replies:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Reply):
             raise error_of(algorithm, "aggregate", problem.format(f"a reply {pair!r:.60}"))
-        if pair[0] not in cohort:
-            raise error_of(algorithm, "aggregate", f"replies to client {pair[0]}, which is not in the round")
+        if pair[0] not in range(num_clients):
+            raise error_of(algorithm, "aggregate", f"replies to client {pair[0]}; there are 0 to {num_clients - 1}")
         check_memory(pair[1].memory, "the memory of a reply", algorithm)
         yield pair
 

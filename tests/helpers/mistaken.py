@@ -289,7 +289,7 @@ class SkipsRounds(FedAvg):
 
 
 class RepliesToAStranger(FedAvg):
-    """A reply for a client that is not in the round."""
+    """A reply for a client that does not exist."""
 
     @override
     def aggregate(self, server: Server, uploads: Uploads) -> Replies:
