@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -20,11 +21,17 @@ def run_on_ranks(function: Callable[[Fabric], Any], world: int) -> list[Any]:
         fabric = Fabric(accelerator="cpu", devices=1)
         return [fabric.launch(function)]
     fabric = Fabric(accelerator="cpu", devices=world, strategy=ForkedRanks())
-    answers: list[Any] = pickle.loads(fabric.launch(_gather, function))  # type: ignore[arg-type]
+    with TemporaryFile() as file:
+        fabric.launch(_gather, function, file)  # type: ignore[arg-type]
+        file.seek(0)
+        answers: list[Any] = pickle.load(file)
     return answers
 
 
-def _gather(fabric: Fabric, function: Callable[[Fabric], Any]) -> bytes:
+def _gather(fabric: Fabric, function: Callable[[Fabric], Any], file: IO[bytes]) -> None:
     answers: list[Any] = [None] * fabric.world_size
     dist.all_gather_object(answers, function(fabric))
-    return pickle.dumps(answers)  # tensors would travel as handles to an ended process
+    if fabric.global_rank == 0:
+        # as a return value they would fill a pipe that nobody reads before this process has ended
+        pickle.dump(answers, file)
+        file.flush()

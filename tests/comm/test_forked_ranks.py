@@ -22,3 +22,8 @@ def test_ranks_start_although_another_program_has_taken_the_port_of_an_earlier_l
     with socket.create_server(("", port)) as other:
         monkeypatch.setenv("MASTER_PORT", str(other.getsockname()[1]))
         assert run_on_ranks(rank, 2) == [0, 1]
+
+
+def test_answers_may_be_long():
+    """A pipe holds 64 KiB, and nobody reads it before the ranks have ended."""
+    assert run_on_ranks(lambda fabric: "x" * 200_000, 2) == ["x" * 200_000] * 2
