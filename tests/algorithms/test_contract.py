@@ -181,8 +181,8 @@ def test_it_is_a_dataclass_that_sets_nothing_on_itself(algorithm):
     assert dataclasses.asdict(algorithm) == before == vars(algorithm)
 
 
-def toy_after_a_round(algorithm):
-    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=2, eval_every=1)
+def toy_after_a_round(algorithm, test_every):
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=3, eval_every=1, test_every=test_every)
     loop.round()
     return loop
 
@@ -192,10 +192,11 @@ def floats(state: State | None) -> dict[str, torch.Tensor]:
 
 
 @each_algorithm
-def test_a_private_value_that_is_nan_ends_the_run_or_has_no_effect(algorithm):
+@pytest.mark.parametrize("test_every", [1, 0], ids=["tested", "not_tested"])
+def test_a_private_value_that_is_nan_ends_the_run_or_has_no_effect(test_every, algorithm):
     """Uploads are not all that can diverge: Ditto's own models, for example, are never sent."""
-    for key in floats(toy_after_a_round(algorithm).store.get(2)):
-        loop = toy_after_a_round(algorithm)
+    for key in floats(toy_after_a_round(algorithm, test_every).store.get(2)):
+        loop = toy_after_a_round(algorithm, test_every)
         floats(loop.store.states[2])[key].fill_(torch.nan)
         ended = ""
         try:
