@@ -53,7 +53,7 @@ def test_a_finished_run_without_checkpoints_is_never_overwritten(command, how, f
         for path in Path("old/checkpoints").iterdir():
             path.unlink()
     line = refused([*command, "--resume", "auto", "--run_dir", "old"], capfd)
-    assert line.startswith("run_dir: old is a finished run without checkpoints, which would be overwritten; use a dir")
+    assert line.startswith("run_dir: old is a finished run without checkpoints, which would be overwritten; use a new")
     line = refused(["--resume", "old"], capfd)
     assert line.startswith("resume: old is a finished run without checkpoints")
 
@@ -63,7 +63,7 @@ def test_an_unfinished_run_whose_checkpoints_were_removed_is_never_overwritten(f
     shutil.rmtree("old/checkpoints")
     Path("old/summary.json").unlink()
     line = refused([*JOB, "--resume", "auto", "--run_dir", "old"], capfd)
-    assert line.startswith("run_dir: the checkpoints of old were removed, so its run cannot be continued; use a dir")
+    assert line.startswith("run_dir: the checkpoints of old were removed, so its run cannot be continued; use a new")
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume", "auto"]])
