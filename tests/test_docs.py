@@ -41,6 +41,16 @@ def test_links_between_documents_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_links_into_a_page_lead_to_a_heading():
+    """On GitHub. The strict build of the site checks them there."""
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            text = re.sub(r"^```.*?^```", "", (page.parent / target if target else page).read_text(), flags=re.M | re.S)
+            titles = re.findall(r"^#+ (.+)$", text, re.M)
+            known = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in known, f"{page.name}: {target}#{anchor}"
+
+
 def test_every_method_has_a_formula_and_says_where_it_departs_from_its_paper():
     """AdaptiveQuantile and SoftMerge have no paper. A title may name a method as its paper writes it."""
     page = (ROOT / "docs/algorithms.md").read_text()
