@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,12 @@ def load_weights(net: nn.Module, weights: str, head: str | None, model: str = ""
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
-        content: Any = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        with warnings.catch_warnings(action="ignore"):  # about pickles of other programs, which are refused below
+            content: Any = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"{KEY}: cannot read {path}: {reason}") from error

@@ -93,6 +93,11 @@ class FolderOfArrays(Source):
     def survey(self) -> Survey:
         self._pairs = [pair for path in self.paths for pair in _pairs(NpzFile(path))]
         self._counts = [pair.check() for pair in self._pairs]
+        counts = dict.fromkeys(self.paths, 0)
+        for pair, count in zip(self._pairs, self._counts, strict=True):
+            counts[pair.file.path] += count
+        if empty := [path for path, count in counts.items() if not count]:
+            raise ConfigError(f"source: {empty[0]} has no samples; leave such clients out")
         split = {pair.x != "x" for pair in self._pairs}
         if len(split) > 1:
             odd = next(pair.file.path for pair in self._pairs if pair.x == "x")

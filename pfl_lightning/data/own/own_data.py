@@ -124,6 +124,16 @@ class OwnData(FederatedData):
         """The samples were checked when they were prepared."""
 
     @override
+    def validate_partition(self) -> list[str]:
+        notes = super().validate_partition()
+        if self.kind == "classes" and not self.class_names and (least := int(self.samples.y.min())):
+            notes.append(
+                f"data: the smallest label is {least}, so no sample has class 0; class numbers start at 0, and labels "
+                "that are names are numbered for you"
+            )
+        return notes
+
+    @override
     def draw(self, samples: Samples, rng: np.random.Generator) -> Parts:
         if samples.owners is None and isinstance(self.partition, Natural):
             raise ConfigError("partition: the data does not name its clients; set partition and num_clients")

@@ -96,6 +96,17 @@ def test_labels_decide_what_is_learned(tmp_path: Path) -> None:
     assert make(one(tmp_path, y=Y.astype(bool))).samples.y.tolist() == Y.tolist()
 
 
+def test_labels_that_start_at_1_are_mentioned(tmp_path: Path) -> None:
+    data = make(one(tmp_path, y=Y + 1))
+    assert data.spec.num_classes == 3
+    assert data.warnings == (
+        "data: the smallest label is 1, so no sample has class 0; class numbers start at 0, and labels that are names "
+        "are numbered for you",
+    )
+    for fine in (Y, np.array(["1", "2"])[Y], Y + 0.5):
+        assert make(one(tmp_path, y=fine)).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -134,6 +145,7 @@ def test_files_of_clients_must_match(tmp_path: Path) -> None:
         ),
         ({"x": np.zeros((4, 5)), "y": Y[:4] * 0.5}, r"^data: .*zoe.npz row 0 of x: this label is of another type"),
         ({"x": np.zeros((4, 5))}, r"^source: .*zoe.npz has no array y; it has x$"),
+        ({"x": np.zeros((0, 5)), "y": Y[:0]}, r"^source: .*zoe.npz has no samples; leave such clients out$"),
         ({"x_train": np.zeros((4, 5)), "y_train": Y[:4]}, r"^source: .*ann.npz has the array x, other clients have"),
     ):
         np.savez(folder / "zoe.npz", **arrays)  # type: ignore[arg-type]

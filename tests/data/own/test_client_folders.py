@@ -15,6 +15,7 @@ from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.own_files import random_image, write_folders
 
 CPU = torch.device("cpu")
+ORIENTATION, TURN_RIGHT = 0x0112, 6
 
 
 def make(folder: Path, **options: object) -> ClientFolders:
@@ -43,6 +44,18 @@ def test_clients_and_classes_are_folders(tmp_path: Path) -> None:
 
 def _files(folder: Path, client: str, kind: str) -> list[Path]:
     return list((folder / "photos" / client / kind).iterdir())
+
+
+def test_photos_are_turned_as_their_camera_says(tmp_path: Path) -> None:
+    write_folders(tmp_path / "photos", each=1)
+    upright = random_image(np.random.default_rng(1))
+    exif = Image.Exif()
+    exif[ORIENTATION] = TURN_RIGHT
+    for path in (tmp_path / "photos").rglob("*.png"):
+        upright.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    data = make(tmp_path, normalize="unit")
+    assert data.spec.shape == (3, *np.asarray(upright).shape[:2])
+    assert all(np.array_equal(image, np.asarray(upright)) for image in data.samples.x.numpy())
 
 
 def test_own_test_folders_are_kept(tmp_path: Path) -> None:
