@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -138,4 +139,6 @@ def _own_data(data: FederatedData | None, seed: int) -> FederatedData:
         raise ConfigError(f"data: {kind} does not say who has which samples; FromDataset takes any torch Dataset")
     data = copy.copy(data)
     data.setup(seed)
+    for text in data.warnings:
+        warnings.warn(text, stacklevel=3)  # at the call of `fit`
     return data

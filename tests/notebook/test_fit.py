@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,3 +146,13 @@ def test_tables_are_shown():
     assert "<th>acc</th>" in table._repr_html_()
     assert "… 2 earlier rows" in table._repr_html_()
     assert "fit" in pfl_lightning.__all__
+
+
+def test_unusual_data_is_a_warning_at_the_call():
+    class Unusual(ToyData):
+        def validate_partition(self) -> list[str]:
+            return [*super().validate_partition(), "one client is odd"]
+
+    with pytest.warns(UserWarning, match="one client is odd") as caught:
+        fit(FedAvg, Classification(ToyNet), Unusual(), rounds=1, **TOY)
+    assert [Path(one.filename).name for one in caught if "odd" in str(one.message)] == [Path(__file__).name]
