@@ -134,5 +134,7 @@ def _check_measured(metric: Metric, config: Mapping[str, Any], label: str) -> No
     loop = config["loop"]
     if metric.everyone and not loop["eval_every"]:
         raise ConfigError(f"methods.{label}: {metric.column} is recorded at evaluations; set loop.eval_every above 0")
+    if metric.held_out and not config.get("data", {}).get("init_args", {}).get("held_out_clients"):
+        raise ConfigError(f"methods.{label}: {metric.column} needs data.held_out_clients above 0")
     if metric.moment == "finetuned" and not loop["finetune_epochs"]:
         raise ConfigError(f"methods.{label}: {metric.column} needs loop.finetune_epochs above 0")
