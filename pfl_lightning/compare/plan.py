@@ -116,6 +116,18 @@ def check_columns(entries: Sequence[Entry]) -> None:
                 )
 
 
+def check_directions(entries: Sequence[Entry]) -> None:
+    """Refuse rows that disagree about a column: the same values cannot be better in one row and worse in another."""
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        metric, other = entry.metric, seen.setdefault(entry.metric.column, entry)
+        if metric.higher != other.metric.higher:
+            raise ConfigError(
+                f"methods.{entry.method}.report.better: a {'higher' if metric.higher else 'lower'} {metric.column} is "
+                f"better here, and worse for {other.method}; set it once, in report"
+            )
+
+
 def _values(keys: Keys) -> str:
     """`quantile=0.9, lr=0.0123`."""
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in keys.items()}
