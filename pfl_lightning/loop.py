@@ -166,9 +166,14 @@ class FederatedFabricLoop:
         return self.history.record_round(server.round, cohort, table, evaluation, clock.total(), clock.phases, tested)
 
     def evaluate(self, server: Server | None = None) -> Tensor:
-        """Test the clients in `evaluated`. Returns the sums for each tested model: [clients, moments, sums]."""
-        parts = (self.engine.client, self.algorithm, server or self.server, self.evaluated)
-        return evaluate_clients(*parts, self.store.home, self.store.get, self.comm, self.config.finetune_epochs)
+        """Test the clients in `evaluated`. Returns the sums for each tested model: [clients, moments, sums].
+
+        After the last round, clients that never take part are also tested after one visit.
+        """
+        server = server or self.server
+        visited = set(self.data.held_out.tolist()) if server.round == self.config.rounds else set()
+        parts = (self.engine.client, self.algorithm, server, self.evaluated, self.store.home, self.store.get)
+        return evaluate_clients(*parts, self.comm, self.config.finetune_epochs, visited)
 
     def summary(self) -> dict[str, Any]:
         """The results of the run. They are the same on every rank and, except for times, for every number of ranks."""

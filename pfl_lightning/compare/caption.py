@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.likeness import Outcome
+from pfl_lightning.compare.pairing import has_one_partition
 
 
 def build_caption(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
@@ -17,7 +18,9 @@ def build_caption(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     else:
         spread = f"One run, seed {seeds[0]}."
     marks = "Best in bold and second underlined, among entries that can be compared; the letters name the others."
-    return " ".join(word for word in (experiment.caption, metrics, spread, _partition(outcomes), marks) if word)
+    return " ".join(
+        word for word in (experiment.caption, metrics, _sample(outcomes), spread, _partition(outcomes), marks) if word
+    )
 
 
 def _metrics(outcomes: Sequence[Outcome]) -> str:
@@ -35,7 +38,16 @@ def _metrics(outcomes: Sequence[Outcome]) -> str:
 
 def _partition(outcomes: Sequence[Outcome]) -> str:
     """Whether the clients are the same for all seeds."""
-    seeds = {o.entry.cells[0].config.get("data", {}).get("init_args", {}).get("seed") for o in outcomes}
-    if any(len(o.entry.cells) > 1 for o in outcomes):
-        return "Each seed draws its own partition." if None in seeds else "All seeds have the same partition."
-    return ""
+    several = [outcome for outcome in outcomes if len(outcome.entry.cells) > 1]
+    if not several:
+        return ""
+    return "All seeds have the same partition." if has_one_partition(several) else "Each seed draws its own partition."
+
+
+def _sample(outcomes: Sequence[Outcome]) -> str:
+    """The clients that evaluations test, where these are not all of them."""
+    metrics = {str(o.entry.cells[0].config["loop"].get("eval_clients")): o for o in outcomes if o.entry.metric.everyone}
+    found = [text for text in metrics if text != "None"]
+    if len(metrics) != 1 or not found:
+        return ""  # footnotes name rows that differ
+    return f"Evaluations test a sample of the clients, drawn from the run's seed (`loop.eval_clients` {found[0]})."

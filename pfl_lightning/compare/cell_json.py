@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def read_cells(folder: Path) -> dict[str, tuple[Path, RunFacts]]:
     """
     if not folder.is_dir():
         raise ConfigError(f"cells: {folder} is not a folder; name one with the JSON files of published cells")
-    found = {}
+    found: dict[str, tuple[Path, RunFacts]] = {}
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text())
@@ -88,8 +89,18 @@ def read_cells(folder: Path) -> dict[str, tuple[Path, RunFacts]]:
             raise ConfigError(f"cells: {path} is not the file of a cell: {type(error).__name__}: {error}") from error
         if changed:
             raise ConfigError(f"cells: {path}: its id is not that of its config; restore or remove the file")
+        if id_ in found and dict(found[id_][1].summary) == dict(facts.summary):  # two rows that report the same run
+            facts = _joined(found[id_][1], facts)
         found[id_] = (path, facts)
     return found
+
+
+def _joined(one: RunFacts, other: RunFacts) -> RunFacts:
+    """The records of one run that two rows have kept, each what it reports. Columns have the order of a full row."""
+    rows = [{**a, **b} for a, b in zip(one.rounds, other.rounds, strict=True)]
+    order = max(map(list, rows), key=len, default=[])
+    rounds = [{name: row[name] for name in [*order, *(row.keys() - set(order))] if name in row} for row in rows]
+    return replace(other, rounds=rounds, clients={**one.clients, **other.clients})
 
 
 def _facts(content: Mapping[str, Any]) -> RunFacts:

@@ -11,7 +11,7 @@ from pfl_lightning.compare.experiment import Column, Experiment, Keys, Method
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.measurement import check_clients, measure, validation_value
 from pfl_lightning.compare.metric import Metric
-from pfl_lightning.compare.plan import Cell, Entry, check_columns, entry_of, methods_of
+from pfl_lightning.compare.plan import Cell, Entry, check_columns, check_directions, entry_of, methods_of
 from pfl_lightning.compare.resolving import Resolver
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable
 from pfl_lightning.compare.search import Trial, check_validation, choose, propose
@@ -47,7 +47,9 @@ class Comparison:
         self.methods = methods_of(experiment, resolver)
         self._entries: dict[str, Entry] = {}
         pairs = [(method, column) for method in self.methods for column in experiment.columns]
-        check_columns([self._entry(method, column) for method, column in pairs])
+        entries = [self._entry(method, column) for method, column in pairs]
+        check_columns(entries)
+        check_directions(entries)
         for method, column in pairs if experiment.search else []:
             if experiment.search and experiment.search.space_of(method.label):
                 check_validation(self._entry(method, column).cells[0].config, method.label)

@@ -11,7 +11,7 @@ from pfl_lightning.compare.comparison import Stage, outcomes_of
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.markdown import markdown
-from pfl_lightning.compare.output import write_cells, write_index, write_page, write_tables
+from pfl_lightning.compare.output import lost_rows, write_cells, write_index, write_page, write_tables
 from pfl_lightning.compare.questions import answer
 from pfl_lightning.compare.session import Session
 from pfl_lightning.compare.table import build_table
@@ -48,8 +48,12 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
     counts = [(len(outcome.measurements), len(outcome.entry.cells)) for outcome in outcomes]
     measured, wanted = sum(own for own, _ in counts), sum(all_ for _, all_ in counts)
     complete = measured == wanted
+    lost = lost_rows(session.folder, outcomes) if measured else []
     files = write(experiment, outcomes, session.folder, page if complete else None) if measured else []
     failures, notes = _failures(session, stage)
+    if lost:
+        words = f"no longer has {', '.join(lost)}; their runs are kept, and the earlier command makes that table again"
+        notes.append(f"{files[0]} {words}")
     problems = [*stage.problems, *problems, *failures]
     if session.queued:
         notes.append(f"{len(session.queued)} cells wait or run in SLURM; the same command collects them")

@@ -11,12 +11,15 @@ from typing import Any
 
 from pfl_lightning.checkpoint.differences import flatten
 from pfl_lightning.compare.measurement import Measurement
+from pfl_lightning.compare.metric import Metric
 from pfl_lightning.compare.plan import Entry
 
 COMPARED = ("data", "task", "loop.rounds", "loop.participation", "loop.local_epochs", "loop.batch_size")
 """Keys that must agree, with all below them."""
 NOT_COMPARED = ("data.root", "data.download", "task.optimizer")
 """Exceptions: places of files, and the optimizer, which each method may choose for itself."""
+SOMETIMES = ("loop.eval_clients", "loop.eval_every", "loop.test_every", "loop.finetune_epochs")
+"""Keys that must agree where they have an effect on the reported value of both entries."""
 TOLERANCE = 0.01
 """Relative difference of visits and of local work that still counts as equal."""
 
@@ -55,7 +58,19 @@ def _setup(entry: Entry) -> dict[str, str]:
     kept = {
         key: _shown(value) for key, value in flat.items() if _under(key, COMPARED) and not _under(key, NOT_COMPARED)
     }
-    return {**kept, "reported": entry.metric.column, "selected": entry.metric.select}
+    effective = {key: _shown(flat[key]) for key in _with_effect(entry.metric) if key in flat}
+    return {**kept, **effective, "reported": entry.metric.column, "selected": entry.metric.select}
+
+
+def _with_effect(metric: Metric) -> list[str]:
+    """Keys in `SOMETIMES` that have an effect: who is tested, how often a best value is looked for, and fine-tuning."""
+    looks = "loop.eval_every" if metric.everyone else "loop.test_every"
+    keys = {
+        "loop.eval_clients": metric.everyone,
+        looks: metric.select != "last",
+        "loop.finetune_epochs": metric.moment == "finetuned",
+    }
+    return [key for key, has_effect in keys.items() if has_effect]
 
 
 def _usual(setups: Sequence[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
@@ -65,7 +80,9 @@ def _usual(setups: Sequence[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, st
 
 
 def _difference(own: Mapping[str, str], usual: Mapping[str, str]) -> str:
-    keys = [key for key in sorted(own.keys() | usual.keys()) if own.get(key) != usual.get(key)]
+    both = own.keys() & usual.keys()
+    keys = [key for key in sorted(own.keys() | usual.keys()) if key in both or key not in SOMETIMES]
+    keys = [key for key in keys if own.get(key) != usual.get(key)]
     return "; ".join(f"{key} {own.get(key, 'unset')} instead of {usual.get(key, 'unset')}" for key in keys)
 
 
@@ -126,6 +143,6 @@ def _under(key: str, parents: Sequence[str]) -> bool:
 
 def _shown(value: Any) -> str:
     """Values as people write them: a class without its module."""
-    text = str(value)
+    text = "null" if value is None else str(value)
     is_path = isinstance(value, str) and "." in value and value.replace(".", "").replace("_", "").isalnum()
     return text.rpartition(".")[2] if is_path and not text.rpartition(".")[2].isdigit() else text

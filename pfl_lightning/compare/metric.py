@@ -12,7 +12,7 @@ from pfl_lightning.foundation.errors import ConfigError, require
 from pfl_lightning.tasks.logged_sums import direction
 
 COLUMN = re.compile(
-    r"(?P<all>all_)?"
+    r"(?P<scope>all_|held_out_)?"
     r"(?:global_(?P<of_global>\w+?)|(?P<name>\w+?)_(?P<moment>before|after|finetuned))"
     r"(?P<average>_pooled|_worst10)?"
 )
@@ -31,6 +31,12 @@ MOMENTS = {
     "finetuned": "tested with a copy of its model that was fine-tuned on its own training data",
     "global": "tested with the plain global model",
 }
+HELD_OUT = {
+    "before": "tested with the model that the method gives it without training",
+    "after": "tested after the local training of its first visit, which takes place after the last round",
+    "finetuned": "tested with a copy of its model that was fine-tuned on its own training data",
+}
+"""The same for clients that never take part in training."""
 AVERAGES = {
     "": "mean over {who}",
     "_pooled": "over the test samples of {who} together",
@@ -55,10 +61,13 @@ class Metric:
     moment: str
     average: str
     everyone: bool
+    """Whether evaluations record it, for all clients or for those that are held out."""
     higher: bool
     digits: int
     certain: bool = False
     """Whether the experiment or the task has said which direction is better. Otherwise its name tells."""
+    held_out: bool = False
+    """Whether the clients are those that never take part in training."""
 
     @property
     def percent(self) -> bool:
@@ -83,7 +92,8 @@ class Metric:
     @property
     def short(self) -> str:
         """Moment, average and selection in a few words, for a column of the table."""
-        words = [self.moment, self.average.strip("_"), "" if self.everyone else "participants"]
+        who = "held out" if self.held_out else "" if self.everyone else "participants"
+        words = [self.moment, self.average.strip("_"), who]
         words.append("" if self.select == "last" else self.select.replace("_", " "))
         return ", ".join(word for word in words if word)
 
@@ -93,9 +103,11 @@ class Metric:
             return f"`{self.column}` {SELECTIONS[self.select]}: {RECORDED[self.column]}"
         per_client = self.select == "best_per_client"
         who = "all clients" if self.everyone or per_client else "the clients of the round"
+        who = "the clients that never take part in training" if self.held_out else who
         average = AVERAGES[self.average].format(who=who)
         selection = SELECTIONS[self.select].format(when="evaluation" if self.everyone else "participation")
-        return f"{self.label} (`{self.column}`) {selection}: {average}, each {MOMENTS[self.moment]}"
+        moment = (HELD_OUT if self.held_out else MOMENTS)[self.moment]
+        return f"{self.label} (`{self.column}`) {selection}: {average}, each {moment}"
 
     def scaled(self, value: float) -> float:
         """A value in the unit of the table."""
@@ -146,5 +158,10 @@ def metric_from(report: Report, directions: Mapping[str, str], fine_tuned: bool,
     percent = "acc" in name.split("_") or "accuracy" in name
     digits = report.digits if report.digits is not None else 1 if percent else 4
     moment, average = match["moment"] or "global", match["average"] or ""
-    certain = bool(report.better) or name in directions
-    return Metric(column, report.select or "last", name, moment, average, bool(match["all"]), higher, digits, certain)
+    certain, select, scope = bool(report.better) or name in directions, report.select or "last", match["scope"]
+    held_out = scope == "held_out_"
+    if held_out:
+        require(moment in HELD_OUT, "report.metric", column, f"{' | '.join(f'held_out_{name}_{m}' for m in HELD_OUT)}")
+        fine = select == "last" or (moment != "after" and select != "best_per_client")
+        require(fine, "report.select", select, f"last for {column}")
+    return Metric(column, select, name, moment, average, bool(scope), higher, digits, certain, held_out)

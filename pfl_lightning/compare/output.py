@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from pfl_lightning.compare.run_folder import file_name
 from pfl_lightning.compare.table import Table
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
 from pfl_lightning.foundation.errors import ConfigError
+
+INDEX = "comparison.json"
 
 
 def write_tables(folder: Path, table: Table, answers: Sequence[Answers]) -> list[Path]:
@@ -35,9 +38,12 @@ def write_tables(folder: Path, table: Table, answers: Sequence[Answers]) -> list
 def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
     """Write a JSON file for every finished cell of the table."""
     make_folder(folder)
+    names: Counter[str] = Counter()
     for outcome in outcomes:
         for measurement in outcome.measurements:
-            write_text(folder / f"{file_name(measurement.cell)}.json", text_of(measurement))
+            name = file_name(measurement.cell)
+            names[name] += 1  # rows with similar labels may report the same run
+            write_text(folder / f"{name}{f'-{names[name]}' if names[name] > 1 else ''}.json", text_of(measurement))
 
 
 def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Table, answers: Sequence[Answers]) -> None:
@@ -51,7 +57,17 @@ def write_index(folder: Path, name: str, outcomes: Sequence[Outcome], table: Tab
         for outcome in outcomes for m in outcome.measurements if m.run_dir.is_dir()
     ]  # fmt: skip
     content = {"name": name, "cells": cells, "table": page_table(table, answers)}
-    write_text(folder / "comparison.json", json.dumps(content, indent=1) + "\n")
+    write_text(folder / INDEX, json.dumps(content, indent=1) + "\n")
+
+
+def lost_rows(folder: Path, outcomes: Sequence[Outcome]) -> list[str]:
+    """Rows of the table in a folder that a new table does not have, as when another experiment has the same name."""
+    try:
+        cells = json.loads((folder / INDEX).read_text())["cells"]
+        rows = dict.fromkeys(str(cell["method"]) for cell in cells)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [row for row in rows if row not in {outcome.entry.method for outcome in outcomes}]
 
 
 def check_page(page: Path, name: str) -> None:

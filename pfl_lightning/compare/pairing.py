@@ -46,8 +46,19 @@ def counterpart(outcome: Outcome, reference: Outcome, column: Sequence[Outcome])
 
 def _compared(outcome: Outcome, other: Outcome) -> Paired | None:
     pair = same_client_values(outcome, other)
-    fixed = outcome.entry.cells[0].config.get("data", {}).get("init_args", {}).get("seed") is not None
-    return paired(*pair, same_clients=fixed) if pair else None
+    return paired(*pair, same_clients=has_one_partition([outcome])) if pair else None
+
+
+def has_one_partition(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the clients are the same for all seeds: by the runs' partitions, else by the config.
+
+    Data with clients of their own may have no seed.
+    """
+    found = [{m.facts.partition_sha256 for m in outcome.measurements} for outcome in outcomes]
+    if all(len(outcome.measurements) > 1 for outcome in outcomes) and not any(None in digests for digests in found):
+        return all(len(digests) == 1 for digests in found)
+    configs = [outcome.entry.cells[0].config for outcome in outcomes]
+    return all(config.get("data", {}).get("init_args", {}).get("seed") is not None for config in configs)
 
 
 def _kind(outcome: Outcome) -> tuple[Any, ...]:

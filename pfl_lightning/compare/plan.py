@@ -116,6 +116,18 @@ def check_columns(entries: Sequence[Entry]) -> None:
                 )
 
 
+def check_directions(entries: Sequence[Entry]) -> None:
+    """Refuse rows that disagree about a column: the same values cannot be better in one row and worse in another."""
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        metric, other = entry.metric, seen.setdefault(entry.metric.column, entry)
+        if metric.higher != other.metric.higher:
+            raise ConfigError(
+                f"methods.{entry.method}.report.better: a {'higher' if metric.higher else 'lower'} {metric.column} is "
+                f"better here, and worse for {other.method}; set it once, in report"
+            )
+
+
 def _values(keys: Keys) -> str:
     """`quantile=0.9, lr=0.0123`."""
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in keys.items()}
@@ -134,5 +146,7 @@ def _check_measured(metric: Metric, config: Mapping[str, Any], label: str) -> No
     loop = config["loop"]
     if metric.everyone and not loop["eval_every"]:
         raise ConfigError(f"methods.{label}: {metric.column} is recorded at evaluations; set loop.eval_every above 0")
+    if metric.held_out and not config.get("data", {}).get("init_args", {}).get("held_out_clients"):
+        raise ConfigError(f"methods.{label}: {metric.column} needs data.held_out_clients above 0")
     if metric.moment == "finetuned" and not loop["finetune_epochs"]:
         raise ConfigError(f"methods.{label}: {metric.column} needs loop.finetune_epochs above 0")

@@ -107,15 +107,15 @@ def _place(outcome: Outcome, reason: str, rank: int | None, notes: _Notes, paper
 
 def _ranks(column: Sequence[Outcome], reasons: Sequence[str]) -> list[int | None]:
     """Ranks from 1 among complete, like entries. Means that look equal in the table share a rank."""
+    finest = max((outcome.entry.metric for outcome in column), key=lambda metric: metric.digits)
     means: dict[int, float] = {}
     for index, (outcome, reason) in enumerate(zip(column, reasons, strict=True)):
         if outcome.complete and not reason:
             mean, _ = mean_deviation([m.value for m in outcome.measurements])
-            means[index] = float(outcome.entry.metric.text(mean))
+            means[index] = float(finest.text(mean))
     if len(means) < 2:
         return [None] * len(column)
-    metric = column[next(iter(means))].entry.metric
-    better = {i: sum(metric.better(other, own) for other in means.values()) for i, own in means.items()}
+    better = {i: sum(finest.better(other, own) for other in means.values()) for i, own in means.items()}
     return [better[index] + 1 if index in better else None for index in range(len(column))]
 
 

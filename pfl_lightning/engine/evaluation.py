@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.comm.ranks import Comm
+from pfl_lightning.engine.first_visit import train_first_visit
 from pfl_lightning.engine.sequential import load_client
 from pfl_lightning.engine.shared_tests import (
     can_share,
@@ -17,11 +18,14 @@ from pfl_lightning.engine.shared_tests import (
     starts_from_server,
     test_together,
 )
+from pfl_lightning.foundation.errors import DivergedError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.history import EVALUATED
 from pfl_lightning.model.client import ClientModule
 
-BEFORE, FINETUNED, GLOBAL, VALIDATION = map(EVALUATED.index, ("before", "finetuned", "global", "validation"))
+BEFORE, FINETUNED, GLOBAL, VALIDATION, AFTER = map(
+    EVALUATED.index, ("before", "finetuned", "global", "validation", "after")
+)
 
 
 def evaluate_clients(
@@ -33,6 +37,7 @@ def evaluate_clients(
     state_of: Callable[[int], State | None],
     comm: Comm,
     finetune_epochs: int,
+    visited: Collection[int] = (),
 ) -> Tensor:
     """The sums of the tests of all `clients` for each model in `EVALUATED`, float64 [clients, moments, sums].
 
@@ -45,6 +50,7 @@ def evaluate_clients(
         state_of: returns the state of a client tested on this rank.
         comm: the ranks.
         finetune_epochs: epochs of a throw-away copy of each client's model. 0: none is made.
+        visited: clients without a state that are trained for one visit and tested again. Only the test is kept.
     """
     table = torch.zeros(len(clients), len(EVALUATED), len(client.task.sums), dtype=torch.float64)
     if client.tests_may_share is None:
@@ -59,6 +65,8 @@ def evaluate_clients(
             known.add(BEFORE)
         if BEFORE not in known or finetune_epochs or client.data.validation_sizes[number]:
             table[row] = evaluate_client(client, number, state, algorithm, server, finetune_epochs, known)
+        if number in visited:
+            table[row, AFTER] = _after_first_visit(client, number, algorithm, server)
     if shared:
         for rows in list(group_clients(client, clients))[comm.rank :: comm.world]:
             table[rows, GLOBAL] = test_together(client, clients[rows], server)
@@ -110,6 +118,14 @@ def evaluate_client(
         client.vector.copy_(server.vector)
         sums[GLOBAL] = client.test()
     return sums
+
+
+def _after_first_visit(client: ClientModule, number: int, algorithm: Algorithm, server: Server) -> Tensor:
+    """The sums of the test after one visit. NaN if the client diverges, which must not end a run without it."""
+    try:
+        return train_first_visit(client, number, algorithm, server)
+    except DivergedError:
+        return torch.full((len(client.task.sums),), torch.nan, dtype=torch.float64)
 
 
 def finetune(client: ClientModule, algorithm: Algorithm, server: Server, epochs: int) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.data.federated import FederatedData
-from pfl_lightning.engine.engine import Invitation
-from pfl_lightning.engine.sequential import load_client, naming_divergence, start_visit
+from pfl_lightning.engine.first_visit import train_first_visit
+from pfl_lightning.engine.sequential import load_client
 from pfl_lightning.export.card import Card
 from pfl_lightning.export.model_files import write_model
 from pfl_lightning.export.saved_run import SavedRun
@@ -51,12 +51,7 @@ def first_visit(
     before = algorithm.test(live, server)
     if not training:
         return FirstVisit(without, before, None)
-    next_server = server.next_round()
-    with naming_divergence(live):
-        start_visit(live, Invitation(client, 0.0, None), algorithm, next_server)
-        algorithm.fit(live, next_server)
-        live.visits += 1
-        return FirstVisit(without, before, algorithm.test(live, next_server))
+    return FirstVisit(without, before, train_first_visit(live, client, algorithm, server))
 
 
 def personalize(

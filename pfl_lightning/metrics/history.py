@@ -19,8 +19,10 @@ from pfl_lightning.tasks.task import Task
 
 VISITED: tuple[Moment, ...] = ("before", "after")
 """The models of a participant, tested at its visit."""
-EVALUATED: tuple[Moment, ...] = ("before", "finetuned", "global", "validation")
-"""The models of a client that an evaluation tests."""
+EVALUATED: tuple[Moment, ...] = ("before", "finetuned", "global", "validation", "after")
+"""The models of a client that an evaluation tests. `after` is the first visit of a client that never takes part."""
+HELD_OUT: tuple[Moment, ...] = ("before", "after", "finetuned")
+"""The models of a held-out client that are recorded."""
 
 
 CLIENT_TOTALS = ("visits", "samples", "up_bytes", "down_bytes")
@@ -34,7 +36,8 @@ class History:
     (`all_…`) every client is tested. `all_…_before` tests the model it would start from now. `all_…_after` is the
     result of its own latest local training, whenever that was (clients never drawn do not count). `all_…_finetuned`
     tests a throw-away copy that was trained first, and `all_global_…` the plain global model. `all_…_validation` tests
-    the model of `before` on validation samples. `held_out_…` are clients that never take part in training.
+    the model of `before` on validation samples. `held_out_…` are clients that never take part in training. After the
+    last round, `held_out_…_after` tests what one visit of the method would make of them.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class History:
         evaluated = [MetricKey(n, m, "all", a) for n in names for m in self._tested() for a in AVERAGES]
         global_keys = [MetricKey(n, "global", "all", a) for n in names for a in AVERAGES]
         facts = ["personal_share", "personal_count", "up_bytes", "down_bytes"]
-        held_out = [key._replace(scope="held_out") for key in evaluated if key.moment in ("before", "finetuned")]
+        held_out = [key._replace(scope="held_out") for key in evaluated if key.moment in HELD_OUT]
         columns = [
             [self._names[key] for key in group if key.average != "pooled" or key.metric not in self.task.unpooled]
             for group in (keys, evaluated, global_keys, held_out if self.held_out.any() else [])
@@ -172,7 +175,7 @@ class History:
             rows, sums = sums, np.full((self.num_clients, *sums.shape[1:]), np.nan)
             sums[self.evaluated] = rows
         tables: dict[Moment, np.ndarray] = {moment: sums[:, i] for i, moment in enumerate(EVALUATED)}
-        tables["after"] = self.latest_after
+        of_held_out, tables["after"] = dict(tables), self.latest_after
         trained = ~np.isnan(self.latest_after).all(axis=1)
         columns: dict[MetricKey, float] = {}
         of_clients: dict[str, Values] = {}
@@ -186,8 +189,11 @@ class History:
                 record.per_client |= {f"all_{name}_{moment}": v for name, v in values.items()}
             if moment in ("before", "finetuned"):
                 self.best.enter_clients("all", moment, values, tested=tested)
-                tested = self.testable & self._in_sample & self.held_out
-                columns |= summarize(self.task, tables[moment], tested, moment, "held_out")[1]
+            if moment in HELD_OUT and self.held_out.any():
+                tested = self.testable & self._in_sample & self.held_out & (of_held_out[moment] != 0).any(axis=1)
+                values, averages = summarize(self.task, of_held_out[moment], tested, moment, "held_out")
+                columns |= averages
+                record.per_client |= {f"held_out_{name}_{moment}": v for name, v in values.items()}
         if "validation" in of_clients:
             self.choice.enter(record.round, columns, self._names, of_clients)
         return columns

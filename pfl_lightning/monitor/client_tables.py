@@ -120,7 +120,7 @@ def class_names(data: FederatedData) -> Sequence[str]:
 
 def evaluation_table(record: RoundRecord, totals: dict[str, Any]) -> list[Row]:
     """The results of an evaluation, one row per client. A cell is empty if the client was not tested."""
-    values = {name: column for name, column in record.per_client.items() if name.startswith("all_")}
+    values = {name: column for name, column in record.per_client.items() if name.startswith(("all_", "held_out_"))}
     columns = [*(column.tolist() for column in values.values()), *(totals[name].tolist() for name in CLIENT_TOTALS)]
     cells = enumerate(zip(*columns, strict=True))
     rows = [[str(record.round), str(client), *map(_cell, row)] for client, row in cells]

@@ -34,7 +34,12 @@ def read_comparison(path: Path) -> list[RunData]:
     Other runs in the folder (trials of a search, runs of an older experiment file) are left out.
     """
     runs = []
-    for cell in _index(path)["cells"]:
+    if not (cells := _index(path)["cells"]):
+        raise ConfigError(
+            f"run: the table in {path} was made from published cells alone, so there are no runs to draw; "
+            f"see {path / 'table.md'}, or run pfl-compare without --cells"
+        )
+    for cell in cells:
         label = ", ".join(word for word in (cell["method"], cell["column"]) if word)
         runs.append(replace(read_run(path / "runs" / cell["directory"]), label=label, reported=cell["metric"]))
     return runs
@@ -52,10 +57,8 @@ def read_table(path: Path) -> ComparisonTable | None:
 def _index(path: Path) -> dict[str, Any]:
     try:
         index = json.loads((path / INDEX).read_text())
-        if (
-            all({"method", "column", "directory", "metric"} <= cell.keys() for cell in index["cells"])
-            and index["cells"]
-        ):
+        cells, published = index["cells"], index["cells"] == [] and "table" in index
+        if published or (cells and all({"method", "column", "directory", "metric"} <= c.keys() for c in cells)):
             return {"name": path.name, **index}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass

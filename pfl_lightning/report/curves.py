@@ -56,11 +56,19 @@ def draw_moments(run: RunData, shown: Reported) -> Figure | None:
     if len(lines) < 2:
         return None
     figure, axes = new_figure(height=3.4)
+    labels = []
     for index, (label, (rounds, values)) in enumerate(lines):
-        _line(axes, index, rounds, values[None], label)
-    finish(axes, shown, "round", [label for label, _ in lines])
+        same = [name for name, series in lines if _lies_on(series, (rounds, values))]
+        if label == same[0]:  # a later line would hide an earlier one
+            labels += _line(axes, index, rounds, values[None], "; ".join(same))
+    finish(axes, shown, "round", labels, least=1)
     whole_rounds(axes)
     return figure
+
+
+def _lies_on(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> bool:
+    """Whether nobody could tell two lines apart."""
+    return np.array_equal(one[0], other[0]) and np.allclose(one[1], other[1], rtol=1e-3, atol=0.0, equal_nan=True)
 
 
 def draw_traffic(groups: Sequence[Group], shown: Reported) -> Figure | None:
@@ -102,10 +110,10 @@ def _line(axes: Axes, index: int | None, x: Floats, values: Floats, label: str) 
     return [label]
 
 
-def finish(axes: Axes, shown: Reported, x_label: str, labels: Sequence[str]) -> None:
-    """Labels with units, and the legend."""
+def finish(axes: Axes, shown: Reported, x_label: str, labels: Sequence[str], least: int = 2) -> None:
+    """Labels with units, and the legend if there are at least `least` labels."""
     axes.set_xlabel(x_label)
     axes.set_ylabel(shown.axis)
     if shown.metric.percent:
         as_percent(axes)
-    legend_below(axes, labels)
+    legend_below(axes, labels, least)

@@ -107,7 +107,7 @@ def reported(runs: Sequence[RunData], column: str | None = None) -> Reported:
         lacking = f"column {column}" if column else "evaluation"
         raise ConfigError(f"metric: {missing[0]} has no {lacking}; use one of {', '.join(columns[1:])}")
     assert column is not None
-    bare = re.sub(r"_(pooled|worst10|validation)$", "", column.removeprefix("all_"))
+    bare = re.sub(r"_(pooled|worst10|validation)$", "", column.removeprefix("all_").removeprefix("held_out_"))
     name, _, moment = bare.removeprefix("global_").rpartition("_")
     if bare.startswith("global_") or not name:
         name, moment = bare.removeprefix("global_"), "global" if bare.startswith("global_") else ""

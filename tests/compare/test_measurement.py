@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.experiment import Report
-from pfl_lightning.compare.measurement import measure, validation_value
+from pfl_lightning.compare.measurement import check_clients, measure, validation_value
 from pfl_lightning.compare.metric import metric_from
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable, read_facts
 from pfl_lightning.compare.run_folder import examine
+from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
 from pfl_lightning.tasks import Classification
 from tests.helpers.comparisons import ToyResolver, experiment, write_run
@@ -109,3 +111,28 @@ def test_a_mean_over_rounds_leaves_out_no_round_that_is_nan(cell, tmp_path):
     metric = metric_from(Report("train_loss", "mean"), DIRECTIONS, False)
     with pytest.raises(Unreadable, match="has NaN for train_loss"):
         measure(cell, tmp_path, facts, metric)
+
+
+def test_a_comparison_of_clients_that_never_took_part(tmp_path):
+    """From a real run: the mean, the worst tenth and the values of single clients."""
+    data = ToyData()
+    data.held_out_clients = 0.3
+    data.setup(1)
+    config = LoopConfig(rounds=2, batch_size=8, eval_every=1)
+    loop = FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), Classification(ToyNet), FedAvg(), data, config)
+    records = [loop.round() for _ in range(2)]
+    rounds = [{"round": record.round, **record.scalars} for record in records]
+    of_clients = {"held_out_acc_after": {2: records[1].per_client["held_out_acc_after"]}}
+    metric = metric_from(Report("held_out_acc_after"), DIRECTIONS, False)
+    cell = Comparison(experiment(), ToyResolver()).stage({}).entries[0].cells[0]
+    found = measure(cell, tmp_path, RunFacts(loop.summary(), rounds, of_clients), metric)
+    check_clients(found)
+    assert found.clients is not None
+    assert np.flatnonzero(~np.isnan(found.clients)).tolist() == data.held_out.tolist()
+    assert found.value == pytest.approx(np.nanmean(found.clients))
+    assert found.worst_tenth == np.nanmin(found.clients)
+
+
+def test_held_out_columns_need_held_out_clients():
+    with pytest.raises(ConfigError, match=r"held_out_acc_after needs data\.held_out_clients above 0"):
+        Comparison(experiment(report={"metric": "held_out_acc_after"}), ToyResolver())

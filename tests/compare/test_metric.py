@@ -87,3 +87,23 @@ def test_what_a_run_records_besides_tests():
     assert metric.definition() == "`up_mib` mean over all rounds: MiB that a client of the round sends, on average"
     with pytest.raises(ConfigError, match=r"report\.select: 'best' is not allowed; use last or mean for up_mib"):
         metric_from(Report("up_mib", "best"), ACC, False)
+
+
+def test_clients_that_never_take_part_have_columns_of_their_own():
+    metric = metric_from(Report("held_out_acc_after"), ACC, False, complete=True)
+    assert (metric.name, metric.everyone, metric.client_column) == ("acc", True, "held_out_acc_after")
+    assert metric.short == "after, held out"
+    assert "mean over the clients that never take part in training" in metric.definition()
+    assert "first visit, which takes place after the last round" in metric.definition()
+
+
+@pytest.mark.parametrize("report", [Report("held_out_global_acc"), Report("held_out_acc_validation")])
+def test_moments_of_held_out_clients_that_no_run_records_are_refused(report):
+    with pytest.raises(ConfigError, match=r"report\.metric: "):
+        metric_from(report, ACC, False, complete=True)
+
+
+@pytest.mark.parametrize(("column", "select"), [("after", "best"), ("after", "mean"), ("before", "best_per_client")])
+def test_a_single_test_of_held_out_clients_has_no_best_round(column, select):
+    with pytest.raises(ConfigError, match=rf"report\.select: '{select}' is not allowed; use last for held_out_acc_"):
+        metric_from(Report(f"held_out_acc_{column}", select), ACC, False)

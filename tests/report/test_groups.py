@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pfl_lightning.metrics.record import Metric
-from pfl_lightning.report.groups import Reported, group_runs
+from pfl_lightning.report.curves import draw_moments
+from pfl_lightning.report.groups import Reported, group_runs, reported
 from pfl_lightning.report.page import page
 from pfl_lightning.report.per_client import draw_gains, gains
 from pfl_lightning.report.personal_layers import merged
@@ -139,3 +140,21 @@ def test_lines_that_lie_on_each_other_are_one_line_with_all_names() -> None:
     lines = merged(["a", "b", "c", "head"], shares)
     assert [name for name, _ in lines] == ["a and 2 more", "head"]
     assert [name for name, _ in merged(["a", "b"], shares[:, :2])] == ["all 2, the same"]
+
+
+def test_tested_models_that_are_the_same_share_a_line() -> None:
+    """FedAvg's clients start with the global model. A line for each of them would hide the first one."""
+    columns = {"all_acc_after": [0.6, 0.7], "all_global_acc": [0.1, 0.5]}
+    figure = draw_moments(replace(run(), metrics={**run().metrics, **columns}), SHOWN)
+    assert figure is not None
+    found = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
+    assert found == {
+        "personal, before local training; plain global model": color(0),
+        "personal, after local training": color(1),
+    }
+
+
+def test_the_column_of_held_out_clients_is_an_accuracy() -> None:
+    metrics = {**run().metrics, "held_out_acc_after": [np.nan, 0.5]}
+    shown = reported([replace(run(), metrics=metrics)], "held_out_acc_after")
+    assert (shown.metric.name, shown.moment, shown.axis) == ("acc", "after", "accuracy (%)")

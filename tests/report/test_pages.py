@@ -167,3 +167,11 @@ def test_mistakes(words: list[str], line: str, runs: Path, tmp_path: Path, capfd
     assert end.value.code == 2
     assert capfd.readouterr().err.startswith("pfl-report: error: " + line.format(run=runs / "fedpurin"))
     assert not (tmp_path / "page").exists()
+
+
+def test_a_table_of_published_cells_has_no_runs_to_draw(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "comparison.json").write_text(json.dumps({"name": "toy", "cells": [], "table": {}}))
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path)])
+    assert end.value.code == 2
+    assert f"run: the table in {tmp_path} was made from published cells alone" in capfd.readouterr().err
