@@ -54,7 +54,8 @@ def rendered_formulas(markdown: str) -> str:
     from latex2mathml.converter import convert
 
     def rendered(formula: re.Match[str]) -> str:
-        drawn = convert(formula[1], display="block")
+        # parts stand side by side, or below each other on a phone
+        drawn = "".join(convert(part.strip(), display="block") for part in formula[1].split("\\qquad"))
         if "\\" in drawn:  # a command that the converter does not know stays as it is
             raise ValueError(f"the site cannot show this formula: {formula[1]}")
         return f'<div class="formula">{drawn}</div>'
