@@ -6,15 +6,22 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
-from lightning.fabric.utilities import registry
 
-from pfl_lightning.foundation.signals import SIGNALS, StopSignals
+if TYPE_CHECKING:
+    from pfl_lightning.foundation.signals import StopSignals
 
 os.fsync = os.fstat  # no test pulls the plug, and a run would wait for the disk 80 times
-registry.entry_points = cache(registry.entry_points)  # each new Fabric reads the metadata of all installed packages
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that hands out the tests to the workers runs none, so it imports neither torch nor the package."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        from tests.helpers import shared_work
+
+        shared_work.install()
 
 
 def pytest_collection_finish() -> None:
@@ -30,6 +37,8 @@ def pytest_unconfigure() -> None:
 @pytest.fixture
 def stop() -> Iterator[StopSignals]:
     """Signals are noted instead of ending the tests; afterwards they mean what they meant before."""
+    from pfl_lightning.foundation.signals import SIGNALS, StopSignals
+
     before = {number: signal.getsignal(number) for number in SIGNALS}
     stop = StopSignals()
     stop.install()

@@ -19,6 +19,7 @@ from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
 from pfl_lightning.engine.cohort import draw_cohort
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
 from pfl_lightning.foundation.state import State
+from tests.helpers.ranks import run_on_ranks
 from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
@@ -47,6 +48,7 @@ LIKE_LOCAL = collect("LIKE_LOCAL")
 # all tests of an algorithm in a row, so that they share its runs
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name, scope="module")
 SETTINGS = {"rounds": 3, "participation": 0.6, "eval_every": 1}
+WITHOUT_ROUNDS = {key: value for key, value in SETTINGS.items() if key != "rounds"}
 RUNS: dict[tuple[object, ...], dict[str, Any]] = {}
 
 
@@ -56,6 +58,34 @@ def alone(algorithm: Algorithm, **settings: Any) -> dict[str, Any]:
     if key not in RUNS:
         RUNS[key] = toy_summary(1, algorithm, **settings)
     return RUNS[key]
+
+
+@pytest.fixture(scope="module")
+def resumed(algorithm, tmp_path_factory):
+    """Where the run that is resumed has its checkpoints."""
+    return tmp_path_factory.mktemp("resumed")
+
+
+@pytest.fixture(scope="module")
+def on_2_ranks(algorithm, resumed):
+    """A run whose rounds are given up, and the first round of the resumed run. Processes are started once for both."""
+
+    def work(_fabric: Fabric) -> tuple[Any, ...]:
+        disturbed = disturbed_summary(2, algorithm, 1, [2, 9, 23, 40, 60], **SETTINGS)
+        return disturbed, interrupted_summary(resumed, {1: 2}, algorithm, **WITHOUT_ROUNDS)
+
+    return run_on_ranks(work, 2)[0]
+
+
+@pytest.fixture(scope="module")
+def on_3_ranks(algorithm, resumed, on_2_ranks):
+    """A run that nobody disturbs, and the second round of the resumed run."""
+
+    def work(_fabric: Fabric) -> tuple[Any, ...]:
+        whole = toy_summary(3, algorithm, **SETTINGS)
+        return whole, interrupted_summary(resumed, {2: 3}, algorithm, **WITHOUT_ROUNDS)
+
+    return run_on_ranks(work, 3)[0]
 
 
 def test_every_exported_algorithm_is_here():
@@ -98,9 +128,9 @@ def test_eight_rounds_are_the_same_on_1_2_and_3_ranks(algorithm, participation):
 
 
 @each_algorithm
-def test_a_run_is_the_same_on_1_and_3_ranks(algorithm):
+def test_a_run_is_the_same_on_1_and_3_ranks(algorithm, on_3_ranks):
     """Those on two ranks below are disturbed, and end the same."""
-    assert fingerprint(toy_summary(3, algorithm, **SETTINGS)) == fingerprint(alone(algorithm, **SETTINGS))
+    assert fingerprint(on_3_ranks[0]) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 @each_algorithm
@@ -140,15 +170,15 @@ def test_fine_tuning_copies_changes_nothing_but_its_own_columns(algorithm):
 
 
 @each_algorithm
-def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, tmp_path):
-    settings = {key: value for key, value in SETTINGS.items() if key != "rounds"}
-    summary = interrupted_summary(tmp_path, {1: 2, 2: 3, 3: 1}, algorithm, **settings)
+def test_resuming_on_2_then_3_then_1_ranks_equals_no_stop(algorithm, resumed, on_2_ranks, on_3_ranks):
+    assert [summary["rounds"] for _, summary in (on_2_ranks, on_3_ranks)] == [1, 2]
+    summary = interrupted_summary(resumed, {3: 1}, algorithm, **WITHOUT_ROUNDS)
     assert fingerprint(summary) == fingerprint(alone(algorithm, **SETTINGS))
 
 
 @each_algorithm
-def test_a_round_that_is_given_up_has_not_happened(algorithm):
-    summary, stops = disturbed_summary(2, algorithm, 1, [2, 9, 23, 40, 60], **SETTINGS)
+def test_a_round_that_is_given_up_has_not_happened(algorithm, on_2_ranks):
+    summary, stops = on_2_ranks[0]
     assert stops
     assert fingerprint(summary) == fingerprint(alone(algorithm, **SETTINGS))
 
@@ -195,9 +225,11 @@ def floats(state: State | None) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("test_every", [1, 0], ids=["tested", "not_tested"])
 def test_a_private_value_that_is_nan_ends_the_run_or_has_no_effect(test_every, algorithm):
     """Uploads are not all that can diverge: Ditto's own models, for example, are never sent."""
-    for key in floats(toy_after_a_round(algorithm, test_every).store.get(2)):
-        loop = toy_after_a_round(algorithm, test_every)
-        floats(loop.store.states[2])[key].fill_(torch.nan)
+    loop = toy_after_a_round(algorithm, test_every)
+    for key in floats(loop.store.get(2)):
+        value = floats(loop.store.states[2])[key]
+        kept = value.clone()
+        value.fill_(torch.nan)
         ended = ""
         try:
             record = loop.round()
@@ -205,10 +237,17 @@ def test_a_private_value_that_is_nan_ends_the_run_or_has_no_effect(test_every, a
             ended = str(error)
         if ended:
             assert re.search(r"^client .* diverged in round 2: ", ended), key
+            value.copy_(kept)  # the round has not happened, so the next value has the same start
             continue
-        assert all(math.isfinite(value) for value in record.scalars.values()), key
-        for client in range(7):
-            assert all(tensor.isfinite().all() for tensor in floats(loop.store.get(client)).values()), key
+        assert_finite(loop, record, key)
+        loop = toy_after_a_round(algorithm, test_every)
+    assert_finite(loop, loop.round(), "nothing is left of the others")
+
+
+def assert_finite(loop, record, key):
+    assert all(math.isfinite(value) for value in record.scalars.values()), key
+    for client in range(7):
+        assert all(tensor.isfinite().all() for tensor in floats(loop.store.get(client)).values()), key
 
 
 @each_algorithm
