@@ -14,13 +14,11 @@ from pfl_lightning.cli import fit
 from pfl_lightning.cli.compare import parse_options, run
 from pfl_lightning.cli.compare_experiment import experiment_of
 from pfl_lightning.cli.compare_resolver import ParserResolver
-from pfl_lightning.cli.extends import read
 from pfl_lightning.cli.parser import build_parser, parse
 from pfl_lightning.cli.run_lock import RunLock
 from pfl_lightning.compare import children
 from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.experiment_file import experiment_from
-from pfl_lightning.compare.file_layers import with_variant
 from pfl_lightning.compare.run_folder import text_identity
 from pfl_lightning.compare.runner import Stopped
 from pfl_lightning.foundation.signals import StopSignals
@@ -220,11 +218,12 @@ def test_the_settings_of_another_class_are_not_inherited(tmp_path):
     assert configs["APFL"]["algorithm"]["init_args"]["first_visit"] == "global"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs/compare").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_experiment_of_the_project_can_be_planned(path, tmp_path):
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/compare").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_of_the_project_can_be_planned(path, tmp_path, monkeypatch):
     """And its cells are known again by the config.yaml that their runs leave."""
-    assert f"pfl-compare configs/compare/{path.name}" in path.read_text()
-    made = experiment_from(with_variant(read(path), None, path.stem), path)
+    assert f"pfl-compare {path.relative_to(ROOT)}" in path.read_text()
+    monkeypatch.syspath_prepend(path.parent)  # as the command does, for own classes
+    made = experiment_of(parse_options([str(path)]))
     cells = list(Comparison(made, ParserResolver()).stage({}).cells.values())
     assert len(cells) >= len(made.methods) * len(made.seeds)
     rows = cells[:: len(made.seeds)]

@@ -32,9 +32,11 @@ def names() -> list[str]:
 def this_platform() -> str:
     """Everything that the last bits of a result depend on: torch and the processor."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    processor = models[0] if models else platform.processor() or platform.machine()
+    lines = info.read_text().partition("\n\n")[0].splitlines() if info.exists() else []
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    # a virtual machine hides the name of its processor, and pFedFDA's factorizations differ between families
+    words = [f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    processor = ", ".join([facts.get("model name") or platform.processor() or platform.machine(), *words])
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {processor}"
 
 
