@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from pfl_lightning.nets import Net
 
 # One change for each kind of client. Images are bytes [N, H, W, C].
 CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
-    "rotation": tuple(lambda x, turns=turns: x.rot90(turns, (1, 2)) for turns in range(4)),
+    "rotation": tuple(partial(torch.rot90, k=turns, dims=(1, 2)) for turns in range(4)),
     "camera": (lambda x: x, lambda x: 255 - x, lambda x: x // 4, lambda x: 128 + x // 4),
 }
 
