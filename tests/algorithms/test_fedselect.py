@@ -366,7 +366,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 
 
 def test_a_layer_that_does_not_exist_is_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match=r"layers: 'net\.tail' is not in the model; it has net\.body\.0"):
+    with pytest.raises(ConfigError, match=r"^algorithm\.layers: 'net\.tail' is not in the model; it has net\.body\.0"):
         toy_loop(one_rank(), FedSelect(layers=["net.tail"]))
 
 
