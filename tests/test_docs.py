@@ -67,3 +67,14 @@ def test_every_method_has_a_formula_and_says_where_it_departs_from_its_paper():
 
 def test_the_page_of_algorithms_has_short_sentences():
     assert ";" not in (ROOT / "docs/algorithms.md").read_text()
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results():
+    rows = [line.strip("| ").split("|") for line in (ROOT / "README.md").read_text().splitlines() if "|" in line]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    (ours,) = (place for place, row in enumerate(cells) if row[0] == "ours")
+    results = (ROOT / "docs/results.md").read_text()
+    for method, shown in zip(cells[ours - 2], cells[ours][1:], strict=True):
+        found = re.search(rf"^\| {re.escape(method)} \| \w+ \| (\d[^|<*]*)", results, re.M)
+        assert found, method
+        assert found[1].strip() == shown, method

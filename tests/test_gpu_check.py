@@ -56,6 +56,7 @@ def test_without_a_gpu_it_says_so_in_one_line(gpu_check, monkeypatch, capsys, tm
         ({"cpu": summary(accuracy=0.53)}, {}, ["accuracy as on the CPU"]),
         ({}, {"waits_per_step": 0.1}, ["no wait in a training step"]),
         ({}, {"over_bare": 1.06}, ["as fast as a bare loop"]),
+        ({"1 GPU CUDA graphs": summary(accuracy=0.53)}, {}, ["CUDA graphs as without"]),
     ],
 )
 def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_path, changed, speed, failed):
@@ -64,9 +65,9 @@ def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_pat
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Pretended")
     out, asked = tmp_path / "out", []
 
-    def train(folder: Path, accelerator: str, devices: int) -> dict[str, Any]:
+    def train(folder: Path, options: list[str]) -> dict[str, Any]:
         folder.mkdir(parents=True)
-        asked.append((accelerator, devices))
+        asked.append((options[1], options[3], *options[4:]))
         return changed.get(folder.name.replace("_", " "), summary())
 
     monkeypatch.setattr(gpu_check, "train", train)
@@ -75,12 +76,53 @@ def test_it_runs_what_fits_and_names_what_failed(gpu_check, monkeypatch, tmp_pat
         gpu_check, "compare_with_bare_loop", lambda: {"waits_per_step": 0.0, "over_bare": 1.0, **rates, **speed}
     )
     assert gpu_check.main(["--out", str(out)]) == int(bool(failed))
-    assert asked == [("cpu", 1), ("cuda", 1), ("cuda", 1), ("cuda", 2)]
+    assert asked == [
+        ("cpu", "1"),
+        ("cuda", "1"),
+        ("cuda", "1"),
+        ("cuda", "1", "--fabric.deterministic", "false"),
+        ("cuda", "1", "--loop.compile", "inductor", "--loop.compile_mode", "reduce-overhead"),
+        ("cuda", "2"),
+    ]
     checks = json.loads((out / "verdict.json").read_text())["checks"]
     assert [check["name"] for check in checks if check["passed"] is False] == failed
     assert [check["name"] for check in checks if check["passed"] is None] == ["4 GPUs as one"]
     assert "# GPU check: Pretended" in (out / "verdict.md").read_text()
     assert gpu_check.main(["--out", str(out)]) == 2, "nothing is overwritten"
+
+
+@pytest.mark.parametrize("job", ["cpu", "1 GPU", "1 GPU, CUDA graphs", "2 GPUs", "bare loop"])
+def test_a_job_that_fails_is_a_line_of_the_verdict(gpu_check, monkeypatch, tmp_path, job):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Pretended")
+    failing = gpu_check.jobs_for(2).get(job, "tools/gpu_speed.py")
+    rates = {"samples_per_second": 90.0, "bare_samples_per_second": 90.0, "device_memory": 2**20}
+
+    def run(words: list[str]) -> str:
+        if words[1].endswith("gpu_speed.py"):
+            if job == "bare loop":
+                raise gpu_check.JobError("no room")
+            return json.dumps({"waits_per_step": 0.0, "over_bare": 1.0, **rates})
+        if words[-2 - len(failing) : -2] == failing and (job != "1 GPU" or not words[-1].endswith("again")):
+            raise gpu_check.JobError("no room")
+        folder = Path(words[-1])
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(summary()))
+        return ""
+
+    monkeypatch.setattr(gpu_check, "run", run)
+    out = tmp_path / "out"
+    assert gpu_check.main(["--out", str(out)]) == 1
+    checks = json.loads((out / "verdict.json").read_text())["checks"]
+    assert [(c["name"], c["found"]) for c in checks if c["passed"] is False] == [(f"job: {job}", "no room")]
+    assert f"| job: {job} | FAILED | no room |" in (out / "verdict.md").read_text()
+
+
+def test_a_program_that_fails_leaves_its_last_line(gpu_check):
+    with pytest.raises(gpu_check.JobError, match=r"^pfl-fit: error: this$"):
+        gpu_check.run([sys.executable, "-c", "import sys; sys.exit('a line\\npfl-fit: error: this')"])
+    assert gpu_check.run([sys.executable, "-c", "print(7)"]) == "7\n"
 
 
 def test_the_comparison_with_a_bare_loop_runs_on_a_cpu(gpu_speed):

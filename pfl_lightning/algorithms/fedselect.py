@@ -80,7 +80,7 @@ class FedSelect(FedAvg):
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
-        masks.by_prefix(Layout.of(task), self.layers or [])
+        masks.by_prefix(Layout.of(task), self.layers or [], "algorithm.layers")
 
     @override
     def setup(self, client: ClientModule, server: Server) -> None:

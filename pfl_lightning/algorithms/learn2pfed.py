@@ -71,8 +71,9 @@ class Learn2pFed(FedAvg):
     """Step of Adam, which learns the settings."""
     adam_eps: float = 1e-8
     """Adam's ε. Settings whose gradients are well below it hardly move, so noise does not move them."""
-    inner_lr: float = 0.1
-    """Step of gradient descent for v in classification."""
+    inner_lr: float | None = None
+    """Step of gradient descent for v in classification. null: each client's own, 1 / (½ mean ‖x‖² + initial_rho) for
+    its features x, with which a step does not overshoot."""
     learn_share: float = 0.0
     """Fraction of a client's training samples that the settings are learned on, drawn again in every round. The cells
     then see only the rest, and a second pass with all samples gives the models. 0 learns on all training samples."""
@@ -85,8 +86,9 @@ class Learn2pFed(FedAvg):
         require(known, "learnable", list(self.learnable), f"some of {', '.join(SETTINGS)}")
         require(self.initial_lambda >= 0, "initial_lambda", self.initial_lambda, "a number >= 0")
         require(0 <= self.learn_share < 1, "learn_share", self.learn_share, "a number from 0 to below 1")
-        for key in ("initial_rho", "initial_theta", "lr", "adam_eps", "inner_lr"):
+        for key in ("initial_rho", "initial_theta", "lr", "adam_eps"):
             require(getattr(self, key) > 0, key, getattr(self, key), "a number > 0")
+        require(self.inner_lr is None or self.inner_lr > 0, "inner_lr", self.inner_lr, "a number > 0, or null")
 
     @override
     def check(self, task: Task, data: FederatedData) -> None:
@@ -174,7 +176,8 @@ class Learn2pFed(FedAvg):
         """The client's own loss as a function of its last layer, on samples with features x and targets y."""
         layer = linear_head(client)
         if learns_classes(client.task, client.data):
-            return CrossEntropy(x, y, layer.out_features, self.inner_lr)
+            lr = safe_step(x, layer.bias is not None, self.initial_rho) if self.inner_lr is None else self.inner_lr
+            return CrossEntropy(x, y, layer.out_features, lr)
         bias = layer.bias is not None
         return LeastSquares(torch.cat([x, torch.ones_like(x[:, :1])], 1) if bias else x, y.view(len(x), -1), bias)
 
@@ -220,3 +223,12 @@ class Learn2pFed(FedAvg):
         """The w that each cell starts from (the initial one is known), and on the way back a gradient for each sum."""
         received = self.passes * (self.cells - 1) + self.warm_start + self.steps_back
         return FLOAT64 * ledger.dense_bytes(len(server.memory["head"]) * received)
+
+
+def safe_step(x: Tensor, bias: bool, rho: float) -> Tensor:
+    """A step of gradient descent that does not overshoot, for a linear layer with cross-entropy on features x [n, k].
+
+    The loss of a sample has no curvature above ½ ‖x‖², with the 1 of the bias in x, and the pull to w has rho.
+    """
+    squares = x.double().square().sum(1).mean() if len(x) else x.new_zeros((), dtype=torch.float64)
+    return 1 / ((squares + bias) / 2 + rho)

@@ -71,15 +71,15 @@ def test_by_hand():
 
 
 def test_later_weights_go_on_from_where_they_were_for_one_epoch():
-    """W = (0.5, 0.625) after the first visit with one epoch, kept; the next mix adds one more, from the same θ_i."""
-    loop = federation(FedALA(eta=0.25, max_epochs=1), [[1, 0.5]])
+    """W = (0.5, 0.34375) after the first visit with two epochs, kept; the next mix adds one more, from the same θ_i."""
+    loop = federation(FedALA(eta=0.25, max_epochs=2), [[1, 0.5]])
     loop.round()
     loop.server.vector.copy_(torch.tensor([2.0, -1.0]))
     loop.round()
-    assert memory_of(loop, 0)["weights"].tolist() == pytest.approx([0.5, 0.625])
-    assert loop.store.states[0]["personal"].tolist() == pytest.approx([1, -0.625])
-    # w − θ_i = (2, −1) again: θ̂ = θ_i + W (w − θ_i) = (2, −1.25); gradient (1, −1.75); W = (0, 0.1875)
-    assert mix(loop, 0, [3, -1.625]) == pytest.approx([1, -0.625 - 0.1875])
+    assert memory_of(loop, 0)["weights"].tolist() == pytest.approx([0.5, 0.34375])
+    assert loop.store.states[0]["personal"].tolist() == pytest.approx([1, -0.34375])
+    # w − θ_i = (2, −1) again: θ̂ = θ_i + W (w − θ_i) = (2, −0.6875); gradient (1, −1.1875); W = (0, 0.046875)
+    assert mix(loop, 0, [3, -1.34375]) == pytest.approx([1, -0.34375 - 0.046875])
 
 
 def test_each_client_mixes_its_own_model():

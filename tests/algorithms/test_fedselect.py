@@ -119,20 +119,23 @@ def test_three_clients_two_a_round_against_numpy(world: int, p: float, alpha: fl
 
 
 @pytest.mark.parametrize(
-    ("settings", "reference"),
+    ("alpha", "settings", "reference"),
     [
-        ({"personal_lr": 0.3, "global_lr": 0.05}, {"personal_lr": 0.3, "lr": 0.05}),
-        ({"overshoot": True}, {"overshoot": True}),
-        ({"delta": "update", "update_every": 2}, {"since_update": 2}),
+        (0.35, {"personal_lr": 0.3, "global_lr": 0.05}, {"personal_lr": 0.3, "lr": 0.05}),
+        (0.35, {"overshoot": True}, {"overshoot": True}),
+        # room for a second selection, which alone looks at the model after the first
+        (0.9, {"delta": "update", "update_every": 2}, {"since_update": 2}),
     ],
 )
-def test_options_of_the_authors_against_numpy(settings: dict[str, Any], reference: dict[str, Any]) -> None:
+def test_options_of_the_authors_against_numpy(
+    alpha: float, settings: dict[str, Any], reference: dict[str, Any]
+) -> None:
     """Two learning rates, the overshoot of alpha, and the change since the last selection."""
-    run = ScalarClients(FedSelect(p=0.3, alpha=0.35, **settings), TARGETS.tolist(), [2, 5, 1], 2, 0.1, START, 0.67)
+    run = ScalarClients(FedSelect(p=0.3, alpha=alpha, **settings), TARGETS.tolist(), [2, 5, 1], 2, 0.1, START, 0.67)
     cohorts = [run.rounds(1) for _ in range(8)]
-    server, _, mask, _ = plain_fedselect(cohorts, 0.3, 0.35, steps=2, **{"lr": 0.1, **reference})
+    server, _, mask, _ = plain_fedselect(cohorts, 0.3, alpha, steps=2, **{"lr": 0.1, **reference})
     np.testing.assert_allclose(run.loop.server.vector.numpy(), server, atol=2e-6)
-    plain = plain_fedselect(cohorts, 0.3, 0.35, steps=2, lr=0.1)
+    plain = plain_fedselect(cohorts, 0.3, alpha, steps=2, lr=0.1)
     assert not np.allclose(server, plain[0], atol=1e-4)
     for client in range(3):
         live = open_client(run.loop, client)
@@ -363,7 +366,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 
 
 def test_a_layer_that_does_not_exist_is_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match=r"layers: 'net\.tail' is not in the model; it has net\.body\.0"):
+    with pytest.raises(ConfigError, match=r"^algorithm\.layers: 'net\.tail' is not in the model; it has net\.body\.0"):
         toy_loop(one_rank(), FedSelect(layers=["net.tail"]))
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from pfl_lightning.algorithms import FedAvg, Learn2pFed, Local
-from pfl_lightning.algorithms.learn2pfed import SETTINGS
+from pfl_lightning.algorithms.learn2pfed import SETTINGS, safe_step
 from pfl_lightning.algorithms.parts.admm_cell import CrossEntropy, Variables
 from pfl_lightning.algorithms.parts.least_squares import LeastSquares, solve_together
 from pfl_lightning.algorithms.parts.unrolled import Participant, backward, gather_settings, learn, unroll
@@ -150,6 +150,42 @@ def test_a_step_of_classification_by_hand():
     v = problem.update(torch.zeros(6), torch.ones(6), torch.tensor([2.0]))
     gradient = torch.tensor([-0.5, -1.0, 0.5, 1.0, -0.5, 0.5])  # weights of class 0, of class 1, biases
     assert torch.allclose(v, -0.1 * (gradient - 2.0))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+def test_the_default_step_of_classification_lowers_the_loss_at_every_step(size, bias):
+    """Its objective in NumPy: mean cross-entropy + ρ/2 ‖v − target‖². The old default, 0.1, raises it for large x."""
+    rng, rho = np.random.default_rng(0), 0.7
+    x, y, target = size * rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=3 * (4 + bias))
+
+    def objective(v: torch.Tensor) -> float:
+        weight, offset = v.numpy()[:12].reshape(3, 4), v.numpy()[12:] if bias else 0.0
+        logits = x @ weight.T + offset
+        loss = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - logits[np.arange(20), y]
+        return float(loss.mean() + rho / 2 * np.square(v.numpy() - target).sum())
+
+    def after(lr: float | torch.Tensor) -> list[float]:
+        problem, v = CrossEntropy(torch.tensor(x), torch.tensor(y), 3, lr), torch.zeros(len(target)).double()
+        values = [objective(v)]
+        for _ in range(10):
+            v = problem.update(v, torch.tensor(target), torch.tensor([rho]))
+            values.append(objective(v))
+        return values
+
+    found = after(safe_step(torch.tensor(x), bias, rho))
+    assert found == sorted(found, reverse=True)
+    assert (after(0.1)[1] > found[0]) == (size == 100.0)
+
+
+@pytest.mark.parametrize("inner_lr", [None, 0.3])
+def test_each_client_has_a_step_of_its_own_unless_one_is_given(inner_lr):
+    algorithm = Learn2pFed(inner_lr=inner_lr, initial_rho=0.5)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, rounds=1)
+    x = torch.tensor([[3.0, 4.0], [1.0, 0.0]])  # squares 25 and 1, mean 13, and 1 for the bias
+    problem = algorithm.problem(loop.engine.client, x, torch.tensor([0, 1]))
+    assert float(problem.lr) == pytest.approx(inner_lr or 1 / (14 / 2 + 0.5))
+    assert float(safe_step(x[:0], True, 0.5)) == pytest.approx(1.0), "a client without samples"
 
 
 @pytest.mark.parametrize(("kind", "size"), [("regression", FEATURES), ("classification", 8)])

@@ -58,7 +58,7 @@ class CrossEntropy:
     x: Tensor
     y: Tensor
     outputs: int
-    lr: float
+    lr: float | Tensor
 
     def update(self, v: Tensor, target: Tensor, rho: Tensor) -> Tensor:
         """Go from v by −lr (∇F(v) + ρ (v − target))."""
