@@ -15,6 +15,7 @@ from pfl_lightning.compare.markdown import markdown
 from pfl_lightning.compare.page_table import page_table
 from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.run_folder import file_name
+from pfl_lightning.compare.runs_csv import runs_csv
 from pfl_lightning.compare.table import Table
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
 from pfl_lightning.foundation.errors import ConfigError
@@ -36,8 +37,9 @@ def write_tables(folder: Path, table: Table, answers: Sequence[Answers]) -> list
 
 
 def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write a JSON file for every finished cell of the table."""
+    """Write a JSON file for every finished cell of the table, and runs.csv beside their folder."""
     make_folder(folder)
+    write_text(folder.parent / "runs.csv", runs_csv(outcomes))
     names: Counter[str] = Counter()
     for outcome in outcomes:
         for measurement in outcome.measurements:
