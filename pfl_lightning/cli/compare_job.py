@@ -25,6 +25,7 @@ from pfl_lightning.compare.output import check_page
 from pfl_lightning.compare.plan import Cell
 from pfl_lightning.compare.runner import Stopped
 from pfl_lightning.compare.session import Session
+from pfl_lightning.compare.trials import read_trials
 from pfl_lightning.foundation.atomic_files import make_folder
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.foundation.shipped import find_config
@@ -45,8 +46,10 @@ class CompareJob:
         self.page = Path(options.page) if options.page else None
         if self.page:
             check_page(self.page, self.experiment.name)
-        published = read_cells(Path(options.cells)) if options.cells is not None else {}
-        self.session = Session(Comparison(self.experiment, ParserResolver()), self.folder, published)
+        cells = None if options.cells is None else Path(options.cells)
+        published, trials = (read_cells(cells), read_trials(cells)) if cells else ({}, {})
+        comparison = Comparison(self.experiment, ParserResolver(), trials)
+        self.session = Session(comparison, self.folder, published)
         self.gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self.slots = options.jobs or max(1, (self.gpus or usable_cores()) // options.ranks_per_cell)
         self.console = Console(stderr=True)

@@ -15,6 +15,7 @@ from pfl_lightning.compare.gradient_steps import FOR_STEPS
 from pfl_lightning.compare.identity import identity
 from pfl_lightning.compare.measurement import Measurement
 from pfl_lightning.compare.run_facts import RunFacts, Values
+from pfl_lightning.compare.trials import FILE as TRIALS
 from pfl_lightning.foundation.errors import ConfigError
 
 IN_EVERY_ROUND = ("round", "samples", "up_bytes", "down_bytes", "seconds")
@@ -78,7 +79,7 @@ def read_cells(folder: Path) -> dict[str, tuple[Path, RunFacts]]:
     if not folder.is_dir():
         raise ConfigError(f"cells: {folder} is not a folder; name one with the JSON files of published cells")
     found: dict[str, tuple[Path, RunFacts]] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(path for path in folder.glob("*.json") if path.name != TRIALS):
         try:
             content = json.loads(path.read_text())
             if isinstance(content, dict) and "records" not in content:

@@ -15,6 +15,7 @@ from pfl_lightning.compare.plan import Cell, Entry, check_columns, check_directi
 from pfl_lightning.compare.resolving import Resolver
 from pfl_lightning.compare.run_facts import RunFacts, Unreadable
 from pfl_lightning.compare.search import Trial, check_validation, choose, propose
+from pfl_lightning.compare.trials import Tried
 from pfl_lightning.foundation.errors import RunError
 
 Finished = Mapping[str, tuple[Path, RunFacts]]
@@ -31,6 +32,8 @@ class Stage:
     """Every cell needed at this stage, finished or not, by identity."""
     searching: set[tuple[str, str]] = field(default_factory=set)
     """(method, column) pairs whose search is not over."""
+    tried: list[Tried] = field(default_factory=list)
+    """The trials of all searches that are over."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -40,10 +43,13 @@ class Comparison:
     Args:
         experiment: the methods and settings to compare.
         resolver: makes full configs.
+        trials: results of published trials. A run of the same trial goes before them.
     """
 
-    def __init__(self, experiment: Experiment, resolver: Resolver) -> None:
-        self.experiment, self._resolver = experiment, resolver
+    def __init__(
+        self, experiment: Experiment, resolver: Resolver, trials: Mapping[str, float | None] | None = None
+    ) -> None:
+        self.experiment, self._resolver, self._published = experiment, resolver, trials or {}
         self.methods = methods_of(experiment, resolver)
         self._entries: dict[str, Entry] = {}
         pairs = [(method, column) for method in self.methods for column in experiment.columns]
@@ -75,6 +81,9 @@ class Comparison:
             stage.cells |= {cell.id: cell for cell in pending}
             metric = self._entry(method, column).metric
             chosen = None if pending else choose(metric, trials)
+            for keys, value in trials:
+                cell = self._entry(method, column, keys).cells[0]
+                stage.tried.append(Tried(cell, keys, value, keys == chosen))
             if chosen is None:
                 stage.entries.append(self._entry(method, column))
                 stage.searching.add((method.label, column.label))
@@ -102,6 +111,8 @@ class Comparison:
                     trials.append((keys, _validated(cell, finished[cell.id][1], metric)))
                 elif cell.id in failed:
                     trials.append((keys, None))
+                elif cell.id in self._published:
+                    trials.append((keys, self._published[cell.id]))
                 else:
                     pending.append(cell)
             if pending:

@@ -49,6 +49,8 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
     measured, wanted = sum(own for own, _ in counts), sum(all_ for _, all_ in counts)
     complete = measured == wanted
     lost = lost_rows(session.folder, outcomes) if measured else []
+    if measured:
+        write_cells(session.folder / "cells", outcomes, stage.tried)
     files = write(experiment, outcomes, session.folder, page if complete else None) if measured else []
     failures, notes = _failures(session, stage)
     if lost:
@@ -65,13 +67,12 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
 
 
 def write(experiment: Experiment, outcomes: list[Outcome], folder: Path, page: Path | None) -> list[Path]:
-    """Write all files of a comparison. Returns those of the table."""
+    """Write the table in every form. Returns its files."""
     table = build_table(experiment, outcomes)
     answers = []
     for index, label in enumerate(table.columns):
         best = [row.method for row in table.rows if row.places[index].rank == 1]
         answers.append(answer(experiment, outcomes, label, best))
-    write_cells(folder / "cells", outcomes)
     write_index(folder, experiment.name, outcomes, table, answers)
     if page:
         write_page(page, experiment.name, markdown(table, answers))

@@ -17,6 +17,8 @@ from pfl_lightning.compare.questions import Answers
 from pfl_lightning.compare.run_folder import file_name
 from pfl_lightning.compare.runs_csv import runs_csv
 from pfl_lightning.compare.table import Table
+from pfl_lightning.compare.trials import FILE as TRIALS
+from pfl_lightning.compare.trials import Tried, trials_text
 from pfl_lightning.foundation.atomic_files import make_folder, write_text
 from pfl_lightning.foundation.errors import ConfigError
 
@@ -36,9 +38,11 @@ def write_tables(folder: Path, table: Table, answers: Sequence[Answers]) -> list
     return [folder / name for name in texts]
 
 
-def write_cells(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write a JSON file for every finished cell of the table, and runs.csv beside their folder."""
+def write_cells(folder: Path, outcomes: Sequence[Outcome], tried: Sequence[Tried]) -> None:
+    """Write a JSON file for every finished cell of the table and one for all trials, and runs.csv beside the folder."""
     make_folder(folder)
+    if tried:
+        write_text(folder / TRIALS, trials_text(tried))
     write_text(folder.parent / "runs.csv", runs_csv(outcomes))
     names: Counter[str] = Counter()
     for outcome in outcomes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
+from pfl_lightning.compare.cell_json import read_cells
 from pfl_lightning.compare.comparison import Comparison
 from pfl_lightning.compare.conclusion import conclude
 from pfl_lightning.compare.display import Quiet
@@ -13,6 +15,7 @@ from pfl_lightning.compare.experiment import Search
 from pfl_lightning.compare.run_folder import new_directory
 from pfl_lightning.compare.search import propose
 from pfl_lightning.compare.session import Session
+from pfl_lightning.compare.trials import read_trials
 from pfl_lightning.foundation.errors import ConfigError, RunError
 from tests.compare.test_interrupted import Moment
 from tests.helpers.comparisons import CLIENTS, ToyResolver, experiment, made_up
@@ -138,6 +141,31 @@ def test_a_trial_may_fail(tmp_path):
     assert conclusion.problems == []
     assert any("a trial of a search failed" in note for note in conclusion.notes)
     assert next(e for e in stage.entries if e.method == "FedOBP").chosen != {"algorithm.quantile": 0.7}
+
+
+@pytest.mark.parametrize("engine", ["grid", "random"])
+def test_published_trials_take_the_place_of_runs(tmp_path, engine):
+    session, stage, _ = search_run(tmp_path / "made", engine, fails=lambda cell: int(quantile(cell) == 0.7))
+    first = conclude(session, stage)
+    cells = tmp_path / "made" / "cells"
+    content = {**CONTENT, "search": {**CONTENT["search"], "engine": engine}}
+    comparison = Comparison(experiment(**content), ToyResolver(), read_trials(cells))
+    again = Session(comparison, tmp_path / "again", read_cells(cells))
+    stage = again.refresh()
+    assert not again.missing(stage)
+    second = conclude(again, stage)
+    assert not second.problems
+    assert [path.read_bytes() for path in first.files] == [path.read_bytes() for path in second.files]
+    assert (tmp_path / "again" / "cells" / "trials.json").read_text() == (cells / "trials.json").read_text()
+    trials = json.loads((cells / "trials.json").read_text())
+    assert [trial["validation"] for trial in trials if trial["values"]["algorithm.quantile"] == 0.7] == [None]
+    assert sum(trial["chosen"] for trial in trials) == 1
+
+
+def test_a_damaged_file_of_trials_is_named(tmp_path):
+    (tmp_path / "trials.json").write_text('[{"id": 3}]')
+    with pytest.raises(ConfigError, match=r"cells: .*trials.json is not a file of trials: KeyError"):
+        read_trials(tmp_path)
 
 
 def test_a_search_whose_trials_all_fail_is_a_problem(tmp_path):
