@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pfl_lightning.metrics.keys import all_keys
+from pfl_lightning.metrics.keys import Scope, all_keys
 
 
 @dataclass
@@ -56,12 +56,12 @@ class Metric:
         """A value as people read it. `digits` are those after the point of a percentage."""
         return f"{100 * value:.{digits}f} %" if self.percent else f"{value:#.4g}".rstrip(".")
 
-    def split(self, column: str) -> tuple[bool, str] | None:
-        """`all_acc_before` -> (True, "before"), `all_global_acc` -> (True, "global"). None for other columns."""
+    def split(self, column: str) -> tuple[Scope, str] | None:
+        """`all_acc_before` -> ("all", "before"), `all_global_acc` -> ("all", "global"). None for other columns."""
         key = all_keys([self.name]).get(column)
         if key is None:
             return None
-        return key.scope == "all", key.moment + ("" if key.average == "mean" else f"_{key.average}")
+        return key.scope, key.moment + ("" if key.average == "mean" else f"_{key.average}")
 
     def best(self, values: list[float]) -> tuple[float, int] | None:
         """The best value and the index where it was first reached. None when there is no value."""

@@ -24,9 +24,8 @@ def has_curve(column: str, metrics: Sequence[Metric]) -> bool:
         return True
     parts = metrics[0].split(column)
     if parts is None:
-        return column.startswith("held_out_") and not column.endswith(("_pooled", "_worst10", "loss"))
-    every, name = parts
-    return not name.endswith(("_pooled", "_worst10")) or (every and name == "before_worst10")
+        return False
+    return not parts[1].endswith(("_pooled", "_worst10")) or parts == ("all", "before_worst10")
 
 
 def layout(metrics: Sequence[Metric]) -> dict[str, dict[str, list[Any]]]:

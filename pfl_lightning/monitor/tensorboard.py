@@ -120,8 +120,8 @@ def tag(column: str, metrics: Sequence[Metric]) -> str:
     """A column of metrics.csv as `group/name`, because TensorBoard draws one card box per group."""
     for metric in metrics:
         if (parts := metric.split(column)) is not None:
-            every, name = parts
-            return f"{metric.label}{'_all' if every else ''}/{name}"
+            scope, name = parts
+            return f"{metric.label}{'' if scope == 'participants' else f'_{scope}'}/{name}"
     every, column = column.startswith("all_"), column.removeprefix("all_")
     suffix = "_all" if every else ""
     if column.endswith("loss"):

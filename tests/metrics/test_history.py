@@ -65,6 +65,6 @@ def test_columns_are_read_back_as_they_were_written(name):
     assert len(keys) == len(NAMES) * 5 * 3 * 3
     assert keys[MetricKey(name, "finetuned", "all", "worst10").column] == (name, "finetuned", "all", "worst10")
     metric = Metric(name)
-    assert metric.split(f"all_{name}_before_pooled") == (True, "before_pooled")
-    assert metric.split(f"all_global_{name}") == (True, "global")
+    assert metric.split(f"all_{name}_before_pooled") == ("all", "before_pooled")
+    assert metric.split(f"all_global_{name}") == ("all", "global")
     assert metric.split(f"{name}_seconds") is None

@@ -91,9 +91,12 @@ def test_a_run_has_fewer_than_20_curves() -> None:
     config = LoopConfig(rounds=1, batch_size=8, finetune_epochs=1)
     loop = FederatedFabricLoop(Fabric(accelerator="cpu", devices=1), Classification(ToyNet), FedPer(), data, config)
     metrics = [Metric.named(name, better) for name, better in loop.task.better.items()]
-    curves = {tag(column, metrics) for column in loop.history.columns() if has_curve(column, metrics)}
+    columns = loop.history.columns()
+    curves = {tag(column, metrics) for column in columns if has_curve(column, metrics)}
     assert len(curves | {"time/samples_per_second"}) < 20
     assert {"accuracy_all/before", "accuracy_all/finetuned", "accuracy_all/global", "traffic/up_bytes"} <= curves
+    assert {"accuracy_held_out/before", "accuracy_held_out/after", "accuracy_held_out/finetuned"} <= curves
+    assert len({tag(column, metrics) for column in columns}) == len(columns)  # held-out clients are not participants
 
 
 def test_settings_are_flat() -> None:
@@ -128,6 +131,7 @@ def test_picture_and_config(events: Any) -> None:
         ("acc_after_pooled", "accuracy/after_pooled"),
         ("all_acc_before_worst10", "accuracy_all/before_worst10"),
         ("all_global_acc", "accuracy_all/global"),
+        ("held_out_acc_before", "accuracy_held_out/before"),
         ("all_global_rmse", "rmse_all/global"),
         ("rmse_before", "rmse/before"),
         ("all_train_loss", "loss_all/train"),
