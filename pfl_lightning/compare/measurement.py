@@ -128,7 +128,9 @@ def measure(cell: Cell, run_dir: Path, facts: RunFacts, metric: Metric) -> Measu
         values = [row[metric.column] for row in facts.rounds if metric.column in row]
         if any(map(math.isnan, values)):  # the mean of the other rounds would flatter
             raise Unreadable(f"its metrics.csv has NaN for {metric.column}")
-        return Measurement(cell, run_dir, metric, facts, fmean(values) if values else math.nan, None)
+        if not values:
+            raise Unreadable(f"its metrics.csv has no {metric.column}")
+        return Measurement(cell, run_dir, metric, facts, fmean(values), None)
     round_ = _round(facts, metric)
     value = math.nan if round_ is None else facts.at(round_, metric.column)
     if math.isnan(value):

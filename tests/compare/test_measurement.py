@@ -106,6 +106,15 @@ def test_the_traffic_of_a_client_is_a_mean_over_rounds_or_the_last_value(cell, t
     assert values == [2.0, 3.0]
 
 
+def test_a_column_that_no_round_has_is_not_reported(cell, tmp_path):
+    """NaN would share the first rank: nothing is better than it."""
+    facts = RunFacts({}, [{"round": float(number)} for number in range(1, 5)])
+    for select in ("mean", "last", "best", "validation"):
+        metric = metric_from(Report("all_f1_before", select), {}, False)
+        with pytest.raises(Unreadable, match=r"its metrics\.csv has no all_f1_before"):
+            measure(cell, tmp_path, facts, metric)
+
+
 def test_a_mean_over_rounds_leaves_out_no_round_that_is_nan(cell, tmp_path):
     facts = RunFacts({}, [{"round": 1, "train_loss": 0.5}, {"round": 2, "train_loss": math.nan}])
     metric = metric_from(Report("train_loss", "mean"), DIRECTIONS, False)
