@@ -43,7 +43,9 @@ def read_new_client(data: FederatedData, path: Path, test_share: float, seed: in
         try:
             prepared = _prepare(_open_source(data, path, Path(folder) / "source"), Path(folder), data)
         except ConfigError as error:
-            raise ConfigError(f"data: {str(error).removeprefix('data: ').removeprefix('source: ')}") from error
+            link = str(_link(path, Path(folder) / "source"))
+            text = str(error).removeprefix("data: ").removeprefix("source: ").replace(link, str(path))
+            raise ConfigError(f"data: {text}") from error
         samples = _like_the_run(prepared, data, path)
     return _with_one_more(data, samples, _parts(samples, data.num_clients, test_share, seed), seed)
 
@@ -52,7 +54,7 @@ def _open_source(data: FederatedData, path: Path, folder: Path) -> Source:
     """The reader of the files. Readers of clients expect a folder of clients, so they get one with a link."""
     if path.is_dir() or path.suffix == ".npz":
         folder.mkdir()
-        (folder / f"{NEW_CLIENT}{path.suffix if path.is_file() else ''}").symlink_to(path.resolve())
+        _link(path, folder).symlink_to(path.resolve())
         if path.is_file():
             return FolderOfArrays(folder)
         if not data.samples.are_images:
@@ -64,6 +66,11 @@ def _open_source(data: FederatedData, path: Path, folder: Path) -> Source:
         table.source, table.client = path, None
         return table.open_source()
     raise ConfigError(f"{path} is not a kind of file that can be read here; use an .npz file or a folder of images")
+
+
+def _link(path: Path, folder: Path) -> Path:
+    """The place of the client's files in a folder of clients."""
+    return folder / f"{NEW_CLIENT}{path.suffix if path.is_file() else ''}"
 
 
 def _prepare(source: Source, folder: Path, data: FederatedData) -> Prepared:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pfl_lightning.report.groups import Group
 from pfl_lightning.report.run_data import RunData
@@ -42,5 +43,6 @@ def draw_phases(groups: Sequence[Group]) -> Figure | None:
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlabel("seconds of a rank")
+    axes.xaxis.set_major_locator(MaxNLocator(5))  # more numbers run into each other where they are small
     legend_below(axes, names)
     return figure

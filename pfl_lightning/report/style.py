@@ -84,6 +84,9 @@ def legend_below(axes: Axes, names: Sequence[str], least: int = 2) -> None:
 
 
 def whole_rounds(axes: Axes) -> None:
-    """Rounds on the x axis are whole numbers."""
+    """Rounds on the x axis are whole numbers, also where there is only one."""
+    low, high = axes.get_xlim()
+    if high - low < 1:
+        axes.set_xlim(low - 1, high + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")

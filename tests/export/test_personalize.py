@@ -142,6 +142,7 @@ def test_data_of_another_kind_is_one_line(
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("pfl-personalize: error: data: ")
     assert line in told
+    assert "new_client" not in told  # the file's own name, not that of a copy
     assert not (tmp_path / "out").exists()
 
 
