@@ -23,7 +23,7 @@ class Marker:
     code: tuple[str, ...] = ()
     """Folders in which the user's own classes were found."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Each own class and the digest of its source files when the run was started."""
+    """Each own class and the file of initial weights, with the digest of its files when the run was started."""
 
     def write(self, run_dir: Path) -> None:
         """Write run.json. Raises an `OSError`."""

@@ -62,7 +62,7 @@ class Results:
         if path is None or facts is None or path in self.refused:
             return
         if facts.changed_sources:
-            self.refused[path] = f"the code of {', '.join(facts.changed_sources)} has changed since"
+            self.refused[path] = f"{', '.join(facts.changed_sources)} has changed since"
         else:
             self.finished[cell.id] = (path, facts)
 

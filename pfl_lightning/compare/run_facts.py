@@ -43,7 +43,7 @@ class RunFacts:
     samples: str | None = None
     """Fingerprint of the samples that a checkpoint was made with. None without a checkpoint."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """The user's own classes and the digests of their source files when the run was started."""
+    """The user's own classes, the file of initial weights, and the digests of their files when the run was started."""
 
     @property
     def last_round(self) -> int:
@@ -52,7 +52,7 @@ class RunFacts:
 
     @property
     def changed_sources(self) -> list[str]:
-        """Own classes whose source files have changed since."""
+        """Own classes and files whose content has changed since."""
         return [name for name, digest in self.sources.items() if source_digest(name) not in (None, digest)]
 
     def at(self, round_: int, column: str) -> float:

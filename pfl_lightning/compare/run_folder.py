@@ -63,7 +63,7 @@ def examine(cell: Cell, run_dir: Path) -> Found:
     if any(stored != cell.id for stored in [text_identity(marker.config), *checkpoints]):
         return Found(run_dir, "unusable", f"its config.yaml differs from its {MARKER_NAME} or from its checkpoints")
     if changed := [name for name, digest in marker.sources.items() if source_digest(name) not in (None, digest)]:
-        return Found(run_dir, "unusable", f"the code of {', '.join(changed)} has changed since")
+        return Found(run_dir, "unusable", f"{', '.join(changed)} has changed since")
     try:
         summary = read_summary(run_dir)
     except Unreadable as reason:

@@ -1,4 +1,4 @@
-"""The source files behind a user's own class. The same name may mean another class tomorrow."""
+"""The files behind a user's own class and behind other names in a config, which may mean something else tomorrow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ def source_digest(name: str) -> str | None:
     """SHA-256 of the file that defines a class, and of the files beside it that this file imports from.
 
     Args:
-        name: of the class, such as `mine.Method`. Its module has been imported.
+        name: of the class, such as `mine.Method`. Its module has been imported. Or the path of any other file.
 
     Returns:
-        None for a class of an installed package, of `pfl_lightning`, or of a module not imported.
+        None for a class of an installed package, of `pfl_lightning`, or of a module not imported, and for no file.
     """
+    if Path(name).is_file():
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     module = _module(name)
     path = _file(module)
     if module is None or path is None:

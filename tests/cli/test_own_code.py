@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -14,6 +15,7 @@ from pfl_lightning.cli import fit
 from pfl_lightning.cli.own_code import own_folders
 from pfl_lightning.cli.own_digests import own_digests
 from pfl_lightning.cli.saved_run import load_client
+from pfl_lightning.compare.run_facts import RunFacts
 from pfl_lightning.foundation.shipped import SBATCH, shipped_configs
 
 METHOD = """
@@ -110,3 +112,17 @@ def test_a_run_notes_the_code_it_was_started_with(tmp_path, monkeypatch):
     assert own_digests(config) != first
     assert own_digests(config, resumed=tmp_path) == first
     assert not own_digests("algorithm: {class_path: pfl_lightning.algorithms.FedAvg}")
+
+
+def test_a_run_notes_the_weights_it_was_started_with(tmp_path, monkeypatch):
+    """Other weights under the same name make other results of the same config."""
+    monkeypatch.chdir(tmp_path)
+    config = "task: {class_path: pfl_lightning.tasks.Classification, init_args: {weights: start.safetensors}}"
+    Path("start.safetensors").write_bytes(b"first")
+    first = own_digests(config)
+    assert first == {"start.safetensors": hashlib.sha256(b"first").hexdigest()}
+    facts = RunFacts({}, [], sources=first)
+    assert not facts.changed_sources
+    Path("start.safetensors").write_bytes(b"second")
+    assert facts.changed_sources == ["start.safetensors"]
+    assert not own_digests(config.replace("start.safetensors", "IMAGENET1K_V1"))

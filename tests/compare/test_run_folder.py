@@ -108,7 +108,7 @@ def test_changed_code_of_an_own_class_is_seen(tmp_path, cells, monkeypatch):
     replace(marker, sources={"own_toy.FedAvg": source_digest("own_toy.FedAvg")}).write(path)
     assert examine(cells[0], path).state == "finished"
     (tmp_path / "own_toy.py").write_text("class FedAvg: lr = 2")
-    assert examine(cells[0], path).reason == "the code of own_toy.FedAvg has changed since"
+    assert examine(cells[0], path).reason == "own_toy.FedAvg has changed since"
 
 
 def test_an_edited_value_is_seen_by_the_marker(tmp_path, cells):
