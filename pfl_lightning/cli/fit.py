@@ -86,9 +86,9 @@ def _run(argv: list[str], stop: StopSignals, show_traceback: bool) -> int:
 
 def _complete() -> int:
     """The words that may follow, for a shell that asks through argcomplete."""
-    from pfl_lightning.cli.parser import build_parser
+    from pfl_lightning.cli.completion import completing_parser
 
-    build_parser().parse_args([])  # ends the process with the answer
+    completing_parser(os.environ.get("COMP_LINE", "")).parse_args([])  # ends the process with the answer
     return 0
 
 
