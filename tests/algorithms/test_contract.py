@@ -7,7 +7,7 @@ import math
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -44,6 +44,9 @@ LIKE_UNIFORM_FEDAVG = collect("LIKE_UNIFORM_FEDAVG")
 """Degenerate settings that must be FedAvg with equal weights."""
 LIKE_LOCAL = collect("LIKE_LOCAL")
 """Degenerate settings whose tested models must be those of local training."""
+
+ANY_NUMBER = {("FedDPA", "threshold")}
+"""Settings of which every number means something."""
 
 # all tests of an algorithm in a row, so that they share its runs
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name, scope="module")
@@ -102,6 +105,22 @@ def test_the_settings_that_methods_share_are_checked_by_each(kind):
     for key in names & {"head", "layers"}:
         with pytest.raises(ConfigError, match=r"net\.nothing"):
             toy_loop(Fabric(accelerator="cpu", devices=1), made(**{key: ["net.nothing"]})).fit()
+
+
+@pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)
+def test_every_number_and_every_choice_is_checked(kind):
+    """A negative number, and a word that is none of the choices, are refused with the name of the setting."""
+    made = getattr(pfl_lightning.algorithms, kind)
+    types = get_type_hints(made)
+    for key in [field.name for field in dataclasses.fields(made)]:
+        if get_origin(types[key]) is Literal:
+            bad: object = "nonsense"
+        elif types[key] in (int, float, int | None, float | None) and (kind, key) not in ANY_NUMBER:
+            bad = -1000
+        else:
+            continue
+        with pytest.raises(ConfigError, match=rf"^{key}: {bad!r} is not allowed; use "):
+            made(**{key: bad})
 
 
 @pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)
