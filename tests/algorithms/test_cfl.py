@@ -126,6 +126,17 @@ def test_who_was_not_drawn_follows_the_direction_and_not_the_longer_update():
     assert find_cluster(client, run.loop.server) == 2
 
 
+@pytest.mark.parametrize("still", [0, 3])
+def test_a_member_that_did_not_move_counts_as_a_right_angle_to_all(still):
+    """Three updates of length 2 at 0°, 0° and 180°, one of zero: whatever its place, the one at 180° is cut off."""
+    updates = [(2.0, 0.0), (2.0, 0.0), (-2.0, 0.0)]
+    updates.insert(still, (0.0, 0.0))
+    run = scripted({1: dict(enumerate(updates))}, 4, eps_1=100.0)
+    run.rounds(1)
+    alone = updates.index((-2.0, 0.0))
+    assert clusters(run) == sorted([[alone], [client for client in range(4) if client != alone]])
+
+
 def test_two_clients_are_never_split():
     run = scripted({1: {0: (2.0, 0.0), 1: (-2.0, 0.0)}}, 2)
     run.rounds(1)
