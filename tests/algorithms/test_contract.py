@@ -7,11 +7,12 @@ import math
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
 import torch
 from lightning.fabric import Fabric
+from torch.optim import SGD
 
 import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
@@ -19,8 +20,11 @@ from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
 from pfl_lightning.engine.cohort import draw_cohort
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
 from pfl_lightning.foundation.state import State
+from pfl_lightning.nets import MLP
+from pfl_lightning.tasks import Regression
+from tests.algorithms.test_features import Plain, built
 from tests.helpers.ranks import run_on_ranks
-from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
+from tests.helpers.toy import ToyData, disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
 def collect(attribute: str) -> list[Algorithm]:
@@ -44,6 +48,9 @@ LIKE_UNIFORM_FEDAVG = collect("LIKE_UNIFORM_FEDAVG")
 """Degenerate settings that must be FedAvg with equal weights."""
 LIKE_LOCAL = collect("LIKE_LOCAL")
 """Degenerate settings whose tested models must be those of local training."""
+
+WORK_ON_FEATURES = ["FedPAC", "Floco", "FlocoPlus", "FLUTE", "KNNPer", "PFedFDA"]
+"""Methods that need classes, and features that go straight into a head."""
 
 ANY_NUMBER = {("FedDPA", "threshold")}
 """Settings of which every number means something."""
@@ -121,6 +128,25 @@ def test_every_number_and_every_choice_is_checked(kind):
             continue
         with pytest.raises(ConfigError, match=rf"^{key}: {bad!r} is not allowed; use "):
             made(**{key: bad})
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "PFedSD"])
+def test_methods_that_work_on_classes_refuse_numbers(kind):
+    data = ToyData()
+    data.setup(1)
+    task = Regression(lambda spec: MLP(spec, (5,)), lambda p: SGD(p, lr=0.1))
+    task.build(data.spec)
+    with pytest.raises(
+        ConfigError, match=rf"task: {kind.removesuffix('Plus')} works on classes; Regression on .* numbers"
+    ):
+        getattr(pfl_lightning.algorithms, kind)().check(task, data)
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "Learn2pFed"])
+def test_methods_that_work_on_features_refuse_a_net_that_changes_the_outputs_of_its_head(kind):
+    name = kind.removesuffix("Plus")
+    with pytest.raises(ConfigError, match=rf"task.head: {name} needs a net whose output is the output of its head"):
+        getattr(pfl_lightning.algorithms, kind)().check(*built(lambda spec: Plain(spec, 2.0)))
 
 
 @pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)

@@ -65,7 +65,7 @@ def test_fine_tuning_has_a_hundredth_of_the_training_rate():
 
 
 def test_fine_tuning_has_its_own_number_of_epochs():
-    """b = h = 1.2 after one step of 0.1·(3 − 1), then 1.2 + 0.1·(3 − 1.44)·1.2 = 1.3872. Local training has one epoch."""
+    """b = h = 1.2 after one step of 0.1·(3 − 1), then 1.2 + 0.1·(3 − 1.44)·1.2 = 1.3872. Local training has one."""
     run = ProductClients(FedBABU(finetune_factor=1.0))
     run.tested(0)
     run.loop.algorithm.finetune(run.loop.engine.client, run.loop.server, 2)

@@ -126,9 +126,7 @@ def test_alignment_by_hand():
 
 
 def test_there_is_no_alignment_in_the_first_round():
-    """Samples at 1 and 3, head zero: the mean 2 of their class would draw the body, but no client is drawn yet. The class
-    that nobody has has no global mean after the round either.
-    """
+    """Samples at 1 and 3, head zero: their mean 2 would draw the body. A class that nobody has stays unknown."""
     loop = with_head_zero(point_loop(FedPAC(head_epochs=0, body_epochs=1), TWO[:1]))
     loop.round()
     assert weights(opened(loop, 0))[0] == 1
