@@ -7,6 +7,7 @@ import math
 import re
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
@@ -140,6 +141,15 @@ def test_methods_that_work_on_classes_refuse_numbers(kind):
         ConfigError, match=rf"task: {kind.removesuffix('Plus')} works on classes; Regression on .* numbers"
     ):
         getattr(pfl_lightning.algorithms, kind)().check(task, data)
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "PFedSD", "Learn2pFed"])
+def test_methods_that_work_on_classes_refuse_a_net_with_another_number_of_outputs(kind):
+    net = built(lambda spec: Plain(SimpleNamespace(shape=spec.shape, num_classes=4), 1.0))
+    with pytest.raises(
+        ConfigError, match=r"needs forward\(x\) to return 3 logits per sample; it returns a tensor \[2, 4\]"
+    ):
+        getattr(pfl_lightning.algorithms, kind)().check(*net)
 
 
 @pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "Learn2pFed"])

@@ -249,6 +249,17 @@ def test_settings_are_learned_by_adam():
         assert torch.allclose(values, reference.detach(), rtol=1e-12)
 
 
+def test_where_settings_start():
+    """ρ, η and γ, then θ and Λ have initial values of their own. The weight p starts at 1. Moments start at zero."""
+    algorithm = Learn2pFed(cells=2, initial_lambda=0.7, initial_rho=0.3, initial_theta=0.5, warm_start=True)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm)
+    memory = open_client(loop, 0).memory
+    expected = {"Lambda": 0.7, "rho": 0.3, "eta": 0.3, "gamma": 0.3, "theta": 0.5, "p": 1.0}
+    for name, value in expected.items():
+        assert torch.equal(memory[name], torch.full((2, 27 if name == "Lambda" else 1), value, dtype=torch.float64))
+        assert not memory[f"{name} moments"].any()
+
+
 def test_steps_stay_positive():
     leaf = torch.full((1, 1, 1), 0.002, dtype=torch.float64, requires_grad=True)
     leaf.grad = torch.ones_like(leaf)
