@@ -370,6 +370,18 @@ def test_settings_can_be_learned_on_samples_that_the_cells_do_not_see():
     assert (loop.history.up_bytes, loop.history.down_bytes) == (2 * 8 * 4 * 8, 2 * 8 * 4 * 6)
 
 
+@pytest.mark.parametrize(("share", "held"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.9, 3)])
+def test_a_split_has_its_share_of_the_samples_and_at_least_one_on_each_side(share, held):
+    """Client 2 of the toy data has four samples. The split is the same whenever it is made in a round."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(warm_start=True, learn_share=share))
+    client = open_client(loop, 2)
+    x, y = torch.arange(12.0).view(4, 3), torch.arange(4)
+    parts = [loop.algorithm.split(client, x, y) for _ in range(2)]
+    assert [[len(problem.y) for problem in part] for part in parts] == [[4 - held, held]] * 2
+    assert sorted(torch.cat([problem.y for problem in parts[0]]).tolist()) == [0, 1, 2, 3]
+    assert all(torch.equal(one.x, other.x) for one, other in zip(*parts, strict=True))
+
+
 def test_regression_logs_its_loss_without_a_pass_over_batches(monkeypatch):
     loop = poly_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(cells=2), 1, num_clients=2, points=40)
     monkeypatch.setattr(ClientModule, "batches", lambda *_, **__: pytest.fail("a pass over batches"))
