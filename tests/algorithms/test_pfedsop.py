@@ -75,7 +75,7 @@ def test_angles():
     e1, e2 = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
     assert angle(e1, e2) == pytest.approx(math.pi / 2)
     assert angle(e1, -3 * e1) == pytest.approx(math.pi)
-    for seed in range(40):  # of these cosines a quarter is rounded to more than 1, or less than −1
+    for seed in range(40):  # a third of these cosines is rounded to more than 1, or to less than −1
         a = torch.randn(5, generator=torch.Generator().manual_seed(seed))
         assert angle(a, 2 * a) == pytest.approx(0.0, abs=1e-6)
         assert angle(a, -2 * a) == pytest.approx(math.pi, abs=1e-6)
