@@ -81,6 +81,12 @@ def test_no_split_when_a_condition_fails(settings):
     assert clusters(run) == [[0, 1, 2, 3]]
 
 
+def test_a_limit_above_the_largest_cosine_across_allows_the_split():
+    run = scripted({1: OPPOSED}, 4, max_cross_similarity=-0.99)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1], [2, 3]]
+
+
 def test_one_long_update_is_enough():
     """Lengths 2, 1, 2, 1 around a mean of 0: the longest passes ε₂ = 1.6, the shortest and the mean of all do not."""
     run = scripted({1: {0: (2.0, 0.0), 1: (1.0, 0.0), 2: (-2.0, 0.0), 3: (-1.0, 0.0)}}, 4)
