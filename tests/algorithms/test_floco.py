@@ -118,6 +118,9 @@ def test_points_of_training():
     assert float(lengths.max()) <= 0.2 + 1e-6
     assert float(lengths.mean()) == pytest.approx(0.1, abs=0.01)
     assert away.mean(0).tolist() == pytest.approx([0, 0, 0], abs=0.01)
+    head.radius.fill_(0.0)
+    head.train()
+    assert torch.equal(head.draw(), head.center)
 
 
 def test_endpoints_start_apart_and_one_endpoint_is_the_head():
