@@ -39,6 +39,8 @@ def test_principal_components_against_numpy(seed):
     scores *= np.sign(scores[np.abs(scores).argmax(0), range(3)])
     found = principal_components(torch.from_numpy(vectors @ vectors.T), 3).numpy()
     assert found == pytest.approx(scores, abs=1e-8)
+    small = principal_components(torch.from_numpy(vectors @ vectors.T) / 100, 3).numpy()
+    assert small == pytest.approx(scores / 10, abs=1e-8)
     shifted = vectors + 5.0  # models or their differences to a common point: the same
     assert principal_components(torch.from_numpy(shifted @ shifted.T), 3).numpy() == pytest.approx(scores, abs=1e-6)
 
