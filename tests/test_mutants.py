@@ -71,6 +71,7 @@ def test_a_method_has_its_tests_and_a_part_those_of_its_methods():
     assert target_of("flocoplus.py") == (["test_floco.py"], ["FlocoPlus"])
     own, classes = target_of("parts/head_weights.py")
     assert (own, classes) == (["test_fedpac.py"], ["FedPAC"])
+    assert target_of("lpproj.py").own == ["test_lpproj.py", "test_numpy_rounds.py"]
     assert {"test_fedpac.py", "test_flute.py", "test_knnper.py"} <= set(target_of("parts/features.py").own)
 
 

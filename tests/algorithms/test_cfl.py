@@ -81,6 +81,19 @@ def test_no_split_when_a_condition_fails(settings):
     assert clusters(run) == [[0, 1, 2, 3]]
 
 
+def test_a_cluster_that_moves_as_a_whole_is_not_split_in_the_first_round_either():
+    """A mean update of length 1 above ε₁ = 0.4, counted from the initial model, and long updates on both sides of it."""
+    run = scripted({1: {0: (3.0, 0.0), 1: (3.0, 0.0), 2: (-1.0, 0.0), 3: (-1.0, 0.0)}}, 4, eps_2=0.5)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1, 2, 3]]
+
+
+def test_a_limit_above_the_largest_cosine_across_allows_the_split():
+    run = scripted({1: OPPOSED}, 4, max_cross_similarity=-0.99)
+    run.rounds(1)
+    assert clusters(run) == [[0, 1], [2, 3]]
+
+
 def test_one_long_update_is_enough():
     """Lengths 2, 1, 2, 1 around a mean of 0: the longest passes ε₂ = 1.6, the shortest and the mean of all do not."""
     run = scripted({1: {0: (2.0, 0.0), 1: (1.0, 0.0), 2: (-2.0, 0.0), 3: (-1.0, 0.0)}}, 4)
@@ -124,6 +137,17 @@ def test_who_was_not_drawn_follows_the_direction_and_not_the_longer_update():
     client = open_client(run.loop, 0)
     client.memory["update"] = torch.tensor([0.5, 1.0])
     assert find_cluster(client, run.loop.server) == 2
+
+
+@pytest.mark.parametrize("still", [0, 3])
+def test_a_member_that_did_not_move_counts_as_a_right_angle_to_all(still):
+    """Three updates of length 2 at 0°, 0° and 180°, one of zero: whatever its place, the one at 180° is cut off."""
+    updates = [(2.0, 0.0), (2.0, 0.0), (-2.0, 0.0)]
+    updates.insert(still, (0.0, 0.0))
+    run = scripted({1: dict(enumerate(updates))}, 4, eps_1=100.0)
+    run.rounds(1)
+    alone = updates.index((-2.0, 0.0))
+    assert clusters(run) == sorted([[alone], [client for client in range(4) if client != alone]])
 
 
 def test_two_clients_are_never_split():

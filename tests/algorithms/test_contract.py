@@ -7,11 +7,13 @@ import math
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
 import torch
 from lightning.fabric import Fabric
+from torch.optim import SGD
 
 import pfl_lightning.algorithms
 from pfl_lightning.algorithm import Algorithm
@@ -19,8 +21,11 @@ from pfl_lightning.algorithms import FedAvg, FedOBP, FedProx, Local, PFedSOP
 from pfl_lightning.engine.cohort import draw_cohort
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
 from pfl_lightning.foundation.state import State
+from pfl_lightning.nets import MLP
+from pfl_lightning.tasks import Regression
+from tests.algorithms.test_features import Plain, built
 from tests.helpers.ranks import run_on_ranks
-from tests.helpers.toy import disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
+from tests.helpers.toy import ToyData, disturbed_summary, fingerprint, interrupted_summary, toy_loop, toy_summary
 
 
 def collect(attribute: str) -> list[Algorithm]:
@@ -44,6 +49,12 @@ LIKE_UNIFORM_FEDAVG = collect("LIKE_UNIFORM_FEDAVG")
 """Degenerate settings that must be FedAvg with equal weights."""
 LIKE_LOCAL = collect("LIKE_LOCAL")
 """Degenerate settings whose tested models must be those of local training."""
+
+WORK_ON_FEATURES = ["FedPAC", "Floco", "FlocoPlus", "FLUTE", "KNNPer", "PFedFDA"]
+"""Methods that need classes, and features that go straight into a head."""
+
+ANY_NUMBER = {("FedDPA", "threshold")}
+"""Settings of which every number means something."""
 
 # all tests of an algorithm in a row, so that they share its runs
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name, scope="module")
@@ -102,6 +113,50 @@ def test_the_settings_that_methods_share_are_checked_by_each(kind):
     for key in names & {"head", "layers"}:
         with pytest.raises(ConfigError, match=r"net\.nothing"):
             toy_loop(Fabric(accelerator="cpu", devices=1), made(**{key: ["net.nothing"]})).fit()
+
+
+@pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)
+def test_every_number_and_every_choice_is_checked(kind):
+    """A negative number, and a word that is none of the choices, are refused with the name of the setting."""
+    made = getattr(pfl_lightning.algorithms, kind)
+    types = get_type_hints(made)
+    for key in [field.name for field in dataclasses.fields(made)]:
+        if get_origin(types[key]) is Literal:
+            bad: object = "nonsense"
+        elif types[key] in (int, float, int | None, float | None) and (kind, key) not in ANY_NUMBER:
+            bad = -1000
+        else:
+            continue
+        with pytest.raises(ConfigError, match=rf"^{key}: {bad!r} is not allowed; use "):
+            made(**{key: bad})
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "PFedSD"])
+def test_methods_that_work_on_classes_refuse_numbers(kind):
+    data = ToyData()
+    data.setup(1)
+    task = Regression(lambda spec: MLP(spec, (5,)), lambda p: SGD(p, lr=0.1))
+    task.build(data.spec)
+    with pytest.raises(
+        ConfigError, match=rf"task: {kind.removesuffix('Plus')} works on classes; Regression on .* numbers"
+    ):
+        getattr(pfl_lightning.algorithms, kind)().check(task, data)
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "PFedSD", "Learn2pFed"])
+def test_methods_that_work_on_classes_refuse_a_net_with_another_number_of_outputs(kind):
+    net = built(lambda spec: Plain(SimpleNamespace(shape=spec.shape, num_classes=4), 1.0))
+    with pytest.raises(
+        ConfigError, match=r"needs forward\(x\) to return 3 logits per sample; it returns a tensor \[2, 4\]"
+    ):
+        getattr(pfl_lightning.algorithms, kind)().check(*net)
+
+
+@pytest.mark.parametrize("kind", [*WORK_ON_FEATURES, "Learn2pFed"])
+def test_methods_that_work_on_features_refuse_a_net_that_changes_the_outputs_of_its_head(kind):
+    name = kind.removesuffix("Plus")
+    with pytest.raises(ConfigError, match=rf"task.head: {name} needs a net whose output is the output of its head"):
+        getattr(pfl_lightning.algorithms, kind)().check(*built(lambda spec: Plain(spec, 2.0)))
 
 
 @pytest.mark.parametrize("kind", pfl_lightning.algorithms.__all__)

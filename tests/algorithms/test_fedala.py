@@ -70,6 +70,29 @@ def test_by_hand():
     assert loop.engine.client.memory["weights"].tolist() == [0, 0]
 
 
+def test_weights_stay_between_zero_and_one():
+    """a = (5, −3) lies beyond w = (2, −1): the gradient at w is (−3, 2), and W would be 1 + 0.25·(6, 2). W = 1 is w.
+
+    a = (−5, 3) lies on the other side: W = 1 − 0.25·(14, 4) would be below 0. W = 0 is the own model.
+    """
+    for target, weight, model in (([5.0, -3.0], 1.0, [2.0, -1.0]), ([-5.0, 3.0], 0.0, [0.0, 0.0])):
+        loop = federation(FedALA(eta=0.25, max_epochs=1), [target])
+        loop.round()
+        assert mix(loop, 0, [2, -1]) == pytest.approx(model)
+        assert loop.engine.client.memory["weights"].tolist() == [weight, weight]
+
+
+def test_batchnorm_is_in_evaluation_mode_while_weights_learn():
+    """Below the head it normalises with its statistics, so W does not depend on which samples share a batch."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), FedALA(max_epochs=1), rounds=2)
+    loop.round()
+    client, modes = open_client(loop, 0), []
+    client.task.net.body[1].register_forward_pre_hook(lambda norm, _: modes.append(norm.training))
+    loop.algorithm.download(client, loop.server)
+    assert modes
+    assert not any(modes)
+
+
 def test_later_weights_go_on_from_where_they_were_for_one_epoch():
     """W = (0.5, 0.34375) after the first visit with two epochs, kept; the next mix adds one more, from the same θ_i."""
     loop = federation(FedALA(eta=0.25, max_epochs=2), [[1, 0.5]])

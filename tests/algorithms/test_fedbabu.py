@@ -64,6 +64,14 @@ def test_fine_tuning_has_a_hundredth_of_the_training_rate():
     assert run.loop.engine.client.vector.tolist() == pytest.approx([1.002, 1.002], abs=1e-6)
 
 
+def test_fine_tuning_has_its_own_number_of_epochs():
+    """b = h = 1.2 after one step of 0.1·(3 − 1), then 1.2 + 0.1·(3 − 1.44)·1.2 = 1.3872. Local training has one."""
+    run = ProductClients(FedBABU(finetune_factor=1.0))
+    run.tested(0)
+    run.loop.algorithm.finetune(run.loop.engine.client, run.loop.server, 2)
+    assert run.loop.engine.client.vector.tolist() == pytest.approx([1.3872, 1.3872])
+
+
 def test_heads_do_not_travel():
     """One float each way for each of two clients."""
     run = ProductClients(FedBABU())

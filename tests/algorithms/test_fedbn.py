@@ -13,7 +13,7 @@ from pfl_lightning.data.federated import DataSpec
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model import masks
 from pfl_lightning.model.layout import Layout
-from pfl_lightning.nets import ResNet18
+from pfl_lightning.nets import Net, ResNet18
 from tests.helpers.toy import TRAIN_SIZES, PlainNet, toy_loop
 from tests.helpers.visits import open_client
 
@@ -72,6 +72,23 @@ def test_a_client_never_drawn_has_statistics_of_its_own_data():
     assert np.allclose(body[1].running_var, np.mean([o.var(0, ddof=1) for o in outputs], axis=0), atol=1e-5)
     assert torch.equal(body[1].weight, torch.ones(8))
     assert body[1].momentum == 0.1
+
+
+class DropoutFirst(Net):
+    def __init__(self, spec: DataSpec) -> None:
+        body = nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.shape[0], 8), nn.BatchNorm1d(8))
+        super().__init__(body, nn.Linear(8, spec.num_classes))
+
+
+def test_dropout_is_off_while_statistics_are_estimated():
+    """The mean of one batch, computed with NumPy on inputs that nothing was dropped from."""
+    loop = toy_loop(one_rank(), FedBN(), net=DropoutFirst)
+    client = open_client(loop, 3)
+    loop.algorithm.personalize(client, loop.server)
+    _, linear, norm = client.task.net.body
+    weight, bias = linear.weight.detach().numpy(), linear.bias.detach().numpy()
+    means = [(x.numpy() @ weight.T + bias).mean(0) for x, _ in client.batches("statistics")]
+    assert np.allclose(norm.running_mean, np.mean(means, axis=0), atol=1e-5)
 
 
 def test_a_net_without_batchnorm_is_refused():

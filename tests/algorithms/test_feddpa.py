@@ -10,6 +10,7 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedDPA, Local
 from pfl_lightning.algorithms.feddpa import clipped, draw
+from pfl_lightning.algorithms.parts import scores
 from pfl_lightning.foundation.errors import ConfigError
 from tests.helpers.points import opened, point_loop
 from tests.helpers.scalar import ScalarClients
@@ -67,6 +68,21 @@ def test_the_mask_is_made_of_the_fisher_information_of_ones_own_model():
     client = opened(run.loop, 0)
     assert client.mask.tolist() == [True, False]
     assert client.vector.tolist() == pytest.approx([0.4, 0.05])
+
+
+@pytest.mark.parametrize("fisher", ["sample", "batch"])
+def test_the_score_that_is_asked_for_makes_the_mask(fisher):
+    """On the toy data the two scores make different masks."""
+    algorithm = FedDPA(fisher=fisher, phases="one")
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm)
+    client = open_client(loop, 3)
+    algorithm.download(client, loop.server)
+    algorithm.fit(client, loop.server)
+    made = client.mask[: client.layout.num_parameters].clone()
+    masks = {"sample": algorithm.select(scores.fisher(client), client)}
+    masks["batch"] = algorithm.select(scores.fisher_batch(client), client)
+    assert torch.equal(made, masks[fisher])
+    assert not torch.equal(masks["sample"], masks["batch"])
 
 
 def test_the_phases_by_hand():

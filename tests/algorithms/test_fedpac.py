@@ -125,6 +125,14 @@ def test_alignment_by_hand():
         assert weights(loop.engine.client)[0] == pytest.approx(body)
 
 
+def test_there_is_no_alignment_in_the_first_round():
+    """Samples at 1 and 3, head zero: their mean 2 would draw the body. A class that nobody has stays unknown."""
+    loop = with_head_zero(point_loop(FedPAC(head_epochs=0, body_epochs=1), TWO[:1]))
+    loop.round()
+    assert weights(opened(loop, 0))[0] == 1
+    assert loop.server.memory["known"].tolist() == [True, False]
+
+
 def test_the_alignment_is_a_mean_over_samples_and_features():
     """Features (1, 2) and (3, 0) of class 0 with its mean at 0, head zero, λ = ½: the slope of the body is
     ½ · 2 · (1 + 4 + 9)/(2 · 2) = 3.5, and one step of 0.1 leaves 0.65.

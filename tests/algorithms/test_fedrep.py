@@ -56,6 +56,13 @@ def test_the_frozen_body_keeps_its_batchnorm_statistics():
     assert layout.num_parameters < layout.size
 
 
+def test_without_a_head_its_epochs_are_skipped():
+    """Then the body is the whole model: h = b = 1.2 and 0.8 after one step, 1.0 in the mean."""
+    run = ProductClients(FedRep(head=[], head_epochs=2, body_epochs=1))
+    run.loop.round()
+    assert run.server == pytest.approx([1.0, 1.0])
+
+
 def test_fine_tuning_is_for_the_head_only():
     run = ProductClients(FedRep(head_epochs=1, body_epochs=1))
     run.loop.round()

@@ -39,6 +39,8 @@ def test_principal_components_against_numpy(seed):
     scores *= np.sign(scores[np.abs(scores).argmax(0), range(3)])
     found = principal_components(torch.from_numpy(vectors @ vectors.T), 3).numpy()
     assert found == pytest.approx(scores, abs=1e-8)
+    small = principal_components(torch.from_numpy(vectors @ vectors.T) / 100, 3).numpy()
+    assert small == pytest.approx(scores / 10, abs=1e-8)
     shifted = vectors + 5.0  # models or their differences to a common point: the same
     assert principal_components(torch.from_numpy(shifted @ shifted.T), 3).numpy() == pytest.approx(scores, abs=1e-6)
 
@@ -118,13 +120,17 @@ def test_points_of_training():
     assert float(lengths.max()) <= 0.2 + 1e-6
     assert float(lengths.mean()) == pytest.approx(0.1, abs=0.01)
     assert away.mean(0).tolist() == pytest.approx([0, 0, 0], abs=0.01)
+    head.radius.fill_(0.0)
+    head.train()
+    assert torch.equal(head.draw(), head.center)
 
 
 def test_endpoints_start_apart_and_one_endpoint_is_the_head():
     layer = nn.Linear(4, 3)
     assert torch.equal(SimplexHead(layer, 1).endpoints[0], layer.weight)
-    endpoints = SimplexHead(layer, 3).endpoints
-    assert len({e.detach().numpy().tobytes() for e in endpoints}) == 3
+    for count in (2, 3):
+        endpoints = SimplexHead(layer, count).endpoints
+        assert len({e.detach().numpy().tobytes() for e in endpoints}) == count
 
 
 @pytest.mark.parametrize("settings", [{"tau": 100}, {"tau": 2, "rho": 0.0}])

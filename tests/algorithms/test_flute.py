@@ -157,5 +157,7 @@ def test_bad_settings_are_refused():
     for key in ("head_epochs", "simplex", "head_decay", "feature_decay", "server_lr"):
         with pytest.raises(ConfigError, match=rf"{key}: -1 is not allowed; use a number >= 0"):
             FLUTE(**{key: -1})
+    with pytest.raises(ConfigError, match=r"head: \['net.body'\] is not allowed; use null: FLUTE's head is the net's"):
+        FLUTE(head=["net.body"])
     with pytest.raises(ConfigError, match=r"two classes or more"):
         point_loop(FLUTE(), [[([1.0], 0)]], num_classes=1)

@@ -7,15 +7,23 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from pfl_lightning.algorithms import FedAvg, KNNPer
+from pfl_lightning.algorithms import FedAvg, FedPAC, KNNPer
 from pfl_lightning.foundation.errors import ConfigError
+from pfl_lightning.nets import Net
+from tests.algorithms.test_features import built
 from tests.helpers.points import opened, point_loop
 from tests.helpers.scalar import ScalarClients
 from tests.helpers.toy import toy_summary
 
 CONTRACT = [KNNPer(k=4, capacity=0.7, validation=0.3)]
 LIKE_FEDAVG = [KNNPer(lam=0.0), KNNPer(k=0)]
+
+
+def two_layers(spec):
+    return Net(nn.Linear(6, 5), nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, spec.num_classes)))
+
 
 FAR = math.sqrt(2 * math.log(2))
 
@@ -43,6 +51,14 @@ def test_by_hand(lam, p):
 
 def test_the_nearest_alone():
     assert sums(by_hand(KNNPer(k=1, lam=0.5)))[1] == pytest.approx(-math.log(0.5 * 0 + 0.5 * 0.8), abs=1e-5)
+
+
+def test_any_head_that_ends_the_net_is_accepted():
+    """The vote needs features and logits, and not that one linear layer lies between them."""
+    task, data = built(two_layers)
+    KNNPer().check(task, data)
+    with pytest.raises(ConfigError, match="FedPAC needs one linear layer with a bias as the head"):
+        FedPAC().check(task, data)
 
 
 def test_far_away_points_still_vote():

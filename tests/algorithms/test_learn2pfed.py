@@ -249,6 +249,17 @@ def test_settings_are_learned_by_adam():
         assert torch.allclose(values, reference.detach(), rtol=1e-12)
 
 
+def test_where_settings_start():
+    """ρ, η and γ, then θ and Λ have initial values of their own. The weight p starts at 1. Moments start at zero."""
+    algorithm = Learn2pFed(cells=2, initial_lambda=0.7, initial_rho=0.3, initial_theta=0.5, warm_start=True)
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm)
+    memory = open_client(loop, 0).memory
+    expected = {"Lambda": 0.7, "rho": 0.3, "eta": 0.3, "gamma": 0.3, "theta": 0.5, "p": 1.0}
+    for name, value in expected.items():
+        assert torch.equal(memory[name], torch.full((2, 27 if name == "Lambda" else 1), value, dtype=torch.float64))
+        assert not memory[f"{name} moments"].any()
+
+
 def test_steps_stay_positive():
     leaf = torch.full((1, 1, 1), 0.002, dtype=torch.float64, requires_grad=True)
     leaf.grad = torch.ones_like(leaf)
@@ -357,6 +368,18 @@ def test_settings_can_be_learned_on_samples_that_the_cells_do_not_see():
             step = float(memory["Lambda"][cell, entry]) - 1
             assert step == pytest.approx(-0.1 * np.sign(sides[0] - sides[1]), rel=1e-3), (client, cell, entry)
     assert (loop.history.up_bytes, loop.history.down_bytes) == (2 * 8 * 4 * 8, 2 * 8 * 4 * 6)
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.9, 3)])
+def test_a_split_has_its_share_of_the_samples_and_at_least_one_on_each_side(share, held):
+    """Client 2 of the toy data has four samples. The split is the same whenever it is made in a round."""
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), Learn2pFed(warm_start=True, learn_share=share))
+    client = open_client(loop, 2)
+    x, y = torch.arange(12.0).view(4, 3), torch.arange(4)
+    parts = [loop.algorithm.split(client, x, y) for _ in range(2)]
+    assert [[len(problem.y) for problem in part] for part in parts] == [[4 - held, held]] * 2
+    assert sorted(torch.cat([problem.y for problem in parts[0]]).tolist()) == [0, 1, 2, 3]
+    assert all(torch.equal(one.x, other.x) for one, other in zip(*parts, strict=True))
 
 
 def test_regression_logs_its_loss_without_a_pass_over_batches(monkeypatch):

@@ -40,11 +40,11 @@ def test_by_hand(p, theta, u):
     assert torch.equal(run.loop.server.vector, torch.zeros(2))
 
 
-@pytest.mark.parametrize("p", [1, 2])
-def test_two_rounds_against_a_plain_loop(p):
-    """Two clients of 1 and 3 samples, R = 2, K = 3, β = 0.5, real random directions; NumPy, both from zero."""
+@pytest.mark.parametrize(("p", "inner", "outer"), [(1, 3, 2), (2, 3, 2), (2, 2, 3)])
+def test_two_rounds_against_a_plain_loop(p, inner, outer):
+    """Two clients of 1 and 3 samples, β = 0.5, real random directions; NumPy, both from zero."""
     targets, weights = np.array([[1.0, 2.0, -3.0], [0.5, 4.0, 1.0]]), np.array([0.25, 0.75])
-    algorithm = LpProj(lam=0.7, p=p, dim=2, lr=0.2, inner_steps=3, outer_steps=2, beta=0.5)
+    algorithm = LpProj(lam=0.7, p=p, dim=2, lr=0.2, inner_steps=inner, outer_steps=outer, beta=0.5)
     run = ScalarClients(algorithm, targets=targets.tolist(), sizes=[1, 3], steps=1)
     run.rounds(2)
     rows = algorithm.projection(run.loop.engine.client).double().numpy()
@@ -53,8 +53,8 @@ def test_two_rounds_against_a_plain_loop(p):
     for _ in range(2):
         copies = np.stack([u, u])
         for i in range(2):
-            for _ in range(2):
-                for _ in range(3):
+            for _ in range(outer):
+                for _ in range(inner):
                     gap = copies[i] - rows @ theta[i]
                     slope = np.sign(gap) if p == 1 else gap
                     theta[i] -= 0.1 * (theta[i] - targets[i] - 0.7 * rows.T @ slope)

@@ -197,6 +197,40 @@ def test_priors_are_the_training_shares():
     assert priors(loop.engine.client).tolist() == pytest.approx([0.7501 / 1.0002, 0.2501 / 1.0002])
 
 
+@pytest.mark.parametrize(("samples", "shares"), [(1, [1.0001 / 1.0002, 0.0001 / 1.0002]), (0, [0.5, 0.5])])
+def test_priors_of_a_client_that_lacks_the_last_class_or_all_samples(samples, shares):
+    loop = point_loop(PFedFDA(), [[([1.0], 0)]], [[([1.0], 1)]])
+    client = open_client(loop, 0)
+    client.train_indices = client.train_indices[:samples]
+    assert priors(client).tolist() == pytest.approx(shares)
+
+
+def test_the_head_after_training_is_that_of_the_client_s_own_mixture():
+    loop = toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA(beta=0.7))
+    client = opened(loop, 3)
+    loop.algorithm.fit(client, loop.server)
+    size = loop.server.memory["means"].shape[1]
+    rows, columns = torch.triu_indices(size, size)
+    covariance = torch.zeros(size, size, dtype=torch.float64)
+    covariance[rows, columns] = covariance[columns, rows] = client.memory["covariance"].double()
+    weight, bias = bayes_classifier(Gaussians(client.memory["means"].double(), covariance), priors(client))
+    assert torch.allclose(client.task.head.weight.double(), weight, atol=1e-5)
+    assert torch.allclose(client.task.head.bias.double(), bias, atol=1e-5)
+
+
+def test_the_first_class_means_are_drawn_from_the_run_s_seed():
+    """Between 0 and 1, the same on every rank, another draw for another seed. The first covariance is the identity."""
+    loops = []
+    for seed in (1, 1, 2):
+        torch.rand(seed)  # whatever was drawn before must not count
+        loops.append(toy_loop(Fabric(accelerator="cpu", devices=1), PFedFDA(), seed=seed))
+    one, again, other = (loop.server.memory["means"] for loop in loops)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert 0 <= float(one.min()) < float(one.max()) < 1
+    assert torch.equal(global_gaussians(loops[0].server).covariance, torch.eye(8, dtype=torch.float64))
+
+
 def test_a_round_by_hand():
     """β fixed at ½, no training: the global means become ½ (local + random start), the covariance ½ (local + 1).
 

@@ -40,11 +40,12 @@ def test_fedavg_with_equal_weights_by_hand():
     assert run.server_value == pytest.approx(0.19, abs=1e-7)
 
 
-def test_fedprox_by_hand():
-    """a = 4, w = 0, lr 0.1, μ = 1: 0.4, then 0.4 + 0.1·(3.6 − 0.4) = 0.72 (FedAvg would be at 0.76)."""
-    run = ScalarClients(FedProx(mu=1.0), targets=[4], sizes=[2], steps=2)
+@pytest.mark.parametrize(("mu", "value"), [(1.0, 0.72), (0.5, 0.74)])
+def test_fedprox_by_hand(mu, value):
+    """a = 4, w = 0, lr 0.1: 0.4, then 0.4 + 0.1·(3.6 − μ·0.4) (FedAvg would be at 0.76)."""
+    run = ScalarClients(FedProx(mu=mu), targets=[4], sizes=[2], steps=2)
     run.rounds(1)
-    assert run.server_value == pytest.approx(0.72, abs=1e-7)
+    assert run.server_value == pytest.approx(value, abs=1e-7)
 
 
 def test_fedprox_pulls_to_the_model_of_this_round():

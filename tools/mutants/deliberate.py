@@ -213,4 +213,13 @@ ERRORS = [
         "return torch.where(region(client.layout).to(client.mask.device), client.vector, server.vector)",
         "return server.vector.clone()",
     ),
+    Error("fedprox.py", "mu is ignored", "alpha=strength", "alpha=1.0"),
+    Error(
+        "fedselect.py", "a selection in the whole model counts at once", "grown = personal.clone()", "grown = personal"
+    ),
+    Error("fedala.py", "weights above 1", ".clamp_(0, 1)", ".clamp_(0, 2)"),
+    Error("feddpa.py", "fisher is ignored", '"fisher" if self.fisher == "sample" else "fisher_batch"', '"fisher"'),
+    Error("fedbabu.py", "fine-tuning has local_epochs", "client.train_epochs(epochs, lr=", "client.train_epochs(lr="),
+    Error("fedpac.py", "a class that nobody has is drawn to zero", "|= total > 0", "|= total >= 0"),
+    Error("fedbn.py", "dropout changes the statistics", "    client.task.eval()\n", ""),
 ]

@@ -20,6 +20,8 @@ OTHER_NAMES = {
     "fedproxft": "plain",
 }
 """Methods whose tests are in a file of another name."""
+NUMPY_ROUNDS = ("fedala", "lpproj", "pfedfda")
+"""Methods with whole rounds in `test_numpy_rounds.py`."""
 
 
 class Target(NamedTuple):
@@ -41,6 +43,7 @@ def target_of(file: str) -> Target:
     methods = [file] if "/" not in file else [f for f in files() if "/" not in f and file in used_by(f)]
     stems = [OTHER_NAMES.get(Path(m).stem, Path(m).stem) for m in methods]
     own = [f"test_{stem}.py" for stem in (Path(file).stem, *stems) if (TESTS / f"test_{stem}.py").exists()]
+    own += ["test_numpy_rounds.py"] if any(Path(m).stem in NUMPY_ROUNDS for m in methods) else []
     classes = [c for m in methods for c in re.findall(r"^class (\w+)", (CODE / m).read_text(), re.MULTILINE)]
     return Target(list(dict.fromkeys(own)), classes)
 
