@@ -11,6 +11,7 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.engine import sequential
+from pfl_lightning.model import masks
 from tests.algorithms.test_contract import ALGORITHMS
 from tests.helpers.pretended_gpu import DEVICE, PretendedGpu
 from tests.helpers.toy import fingerprint, toy_loop
@@ -20,7 +21,7 @@ WAITS_PER_VISIT = {
     "APFL": 3, "FedAvg": 2, "FedProx": 2, "LGFedAvg": 2, "Ditto": 3, "FedBN": 3, "FedPer": 3, "FedRep": 3,
     "Learn2pFed": 3, "Local": 3, "PFedMe": 3, "PFedSD": 3, "CFL": 4, "FedBABU": 4, "FedDWA": 4, "LpProj": 4, "FLUTE": 5,
     "FedOBP": 5, "FedALA": 6, "Floco": 6, "KNNPer": 6, "FedDPA": 7, "FedPAC": 7, "PFedSOP": 7, "FlocoPlus": 8,
-    "AdaptiveQuantile": 11, "SoftMerge": 11, "PFedFDA": 19, "FedCAC": 23, "FedSelect": 22, "FedPURIN": 26,
+    "AdaptiveQuantile": 11, "SoftMerge": 11, "PFedFDA": 8, "FedCAC": 11, "FedSelect": 13, "FedPURIN": 14,
     "FedAvgFT": 2, "FedProxFT": 2,
 }  # fmt: skip
 """The most waits of the host at one visit of a client that was trained before."""
@@ -58,6 +59,15 @@ def test_a_method_gives_the_bits_of_a_cpu_and_waits_no_more_for_more_steps(algor
     assert len(waits) == 12
     assert waits[3:6] == waits[9:12], "the host waits at a training step"
     assert max(waits[3:6]) == WAITS_PER_VISIT[type(algorithm).__name__]
+
+
+def test_the_largest_are_those_of_a_cpu_and_nobody_waits_for_ties():
+    scores = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 2.0, 0.0])
+    on_cpu = [masks.largest(scores, count) for count in range(9)]
+    with PretendedGpu() as gpu:
+        on_gpu = [masks.largest(scores.to(DEVICE), count) for count in range(9)]
+        assert {kind for kind, _ in gpu.waits} == {"copy to the device"}
+        assert [chosen.tolist() for chosen in on_gpu] == [chosen.tolist() for chosen in on_cpu]
 
 
 def test_the_device_refuses_what_cuda_refuses():

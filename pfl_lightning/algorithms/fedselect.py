@@ -173,11 +173,12 @@ def grow(
     is rounded up so that small tensors grow too, but never beyond floor(limit n). With `overshoot` a tensor grows
     whenever its share is not above the limit yet, and may then pass it.
     """
-    grown = mask.clone()
-    for start, stop in masks.ranges(scores, spans):
-        free = ~mask[start:stop]
-        lacking = int(free.count_nonzero())
-        room = masks.floor_of(limit, stop - start, "limit") - (stop - start - lacking)
+    grown, ranges = mask.clone(), masks.ranges(scores, spans)
+    counts = [mask[start:stop].count_nonzero() for start, stop in ranges]
+    kept = torch.stack(counts).tolist() if counts else []  # the host waits for a GPU once
+    for (start, stop), personal in zip(ranges, kept, strict=True):
+        free, lacking = ~mask[start:stop], stop - start - personal
+        room = masks.floor_of(limit, stop - start, "limit") - personal
         if overshoot and room >= 0:
             room = lacking
         count = min(room, math.ceil(Fraction(repr(float(rate))) * lacking))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from pfl_lightning.algorithm import Exchange, Replies, Server, Upload, Uploads
@@ -83,7 +84,7 @@ class PFedFDA(FedAvg):
         if self.beta is None:
             beta = choose_beta(z, y, common, priors(client), self.ridge, self.single_beta)
         else:
-            beta = torch.full((2,), self.beta).to(z)
+            beta = torch.full((2,), self.beta, device=z.device).to(z.dtype)
         client.memory["beta"] = beta
         return estimate(z, y, common, self.ridge).mixed(common, beta)
 
@@ -123,7 +124,7 @@ class PFedFDA(FedAvg):
 def priors(client: ClientModule) -> Tensor:
     """The shares of the classes in the client's training data, none of them zero. # [C]"""
     _, y = client.data.batch(client.train_indices, client.vector.device)
-    counts = torch.bincount(y, minlength=client.data.spec.num_classes)
+    counts = one_hot(y, client.data.spec.num_classes).sum(0)  # `bincount` would let the host wait for a GPU
     shares = counts.double() / counts.sum().clamp(min=1) + 1e-4
     return shares / shares.sum()
 
@@ -138,7 +139,7 @@ def noting_loss(client: ClientModule, batch: Batch, seen: list[tuple[Tensor, Ten
 def global_gaussians(server: Server) -> Gaussians:
     """The server's estimate, in float64, in which matrices are solved."""
     size = server.memory["means"].shape[1]
-    full = torch.zeros(size, size).to(server.memory["covariance"])
+    full = server.memory["covariance"].new_zeros(size, size)
     rows, columns = torch.triu_indices(size, size, device=full.device)
     full[rows, columns] = full[columns, rows] = server.memory["covariance"]
     return Gaussians(server.memory["means"].double(), full.double())

@@ -33,6 +33,7 @@ from pfl_lightning.foundation.errors import ConfigError, RunError, StopRound
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.metrics.record import RoundRecord
 from pfl_lightning.monitor import Monitor
+from pfl_lightning.monitor.console import EVALUATED
 from pfl_lightning.monitor.loggers import RunLoggers, read_identities
 from pfl_lightning.monitor.snapshot import NO_FILES, Snapshot
 from pfl_lightning.report.partition import draw_partition
@@ -164,6 +165,7 @@ class Training:
             "ranks": f"{loop.comm.world} on {loop.engine.client.vector.device.type}",
             "run": str(job.run_dir) + (f", continued after round {begun}" if begun else ""),
         } | {f"dropped {dropped.key}": str(dropped) for dropped in job.dropped}
+        header |= {EVALUATED: sample} if (sample := loop.history.sample) else {}
         loggers = RunLoggers(job.loggers.make(job.run_dir, begun, read_identities(job.run_dir)))
         monitor = Monitor(
             job.run_dir, loop.history.columns(), job.loop.rounds, not job.quiet, loop.task.better, loggers

@@ -53,9 +53,14 @@ def visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, se
     """Train one client on the live model `client`. A visit changes nothing outside its result."""
     with naming_divergence(client):
         start = start_visit(client, invitation, algorithm, server)
+        before = test_participant(client, algorithm, server).clone()
+        start.watch.lap("test")
         algorithm.fit(client, server)
+        client.visits += 1
         start.watch.lap("fit")
-        return end_visit(client, start, algorithm, server)
+        after = test_participant(client, algorithm, server)
+        start.watch.lap("test")
+        return end_visit(client, start, before, after, algorithm, server)
 
 
 @contextmanager
@@ -75,10 +80,8 @@ def naming_divergence(client: ClientModule) -> Iterator[None]:
 
 
 class Start(NamedTuple):
-    """The facts of a visit before training."""
+    """The facts of a visit before its first test."""
 
-    before: Tensor
-    """The task's sums for the starting model."""
     personal: Tensor
     """Personal entries of each parameter tensor."""
     down_bytes: int
@@ -94,7 +97,7 @@ def load_client(client: ClientModule, number: int, state: State | None, algorith
 
 
 def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> Start:
-    """Load the client, run `download`, and test the starting model."""
+    """Load the client and run `download`."""
     watch = Stopwatch(client.vector.device)
     load_client(client, invitation.client, invitation.state, algorithm, server)
     client.weight = invitation.weight
@@ -103,23 +106,25 @@ def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorit
     personal = torch.stack(counts) if counts else client.mask.new_empty(0, dtype=torch.int64)
     down_bytes = algorithm.down_bytes(client, server)
     watch.lap("download")
-    before = test_participant(client, algorithm, server).clone()
-    watch.lap("test")
-    return Start(before, personal, down_bytes, watch)
+    return Start(personal, down_bytes, watch)
 
 
 def test_participant(client: ClientModule, algorithm: Algorithm, server: Server) -> Tensor:
     """The sums of the client's test. In a round without tests (`loop.test_every`) they are zeros."""
-    if client.local.tests is None or client.local.tests(client.round):
+    if is_tested(client):
         return check_sums(algorithm.test(client, server), client, algorithm)
     return torch.zeros(len(client.task.sums), dtype=torch.float64, device=client.vector.device)
 
 
-def end_visit(client: ClientModule, start: Start, algorithm: Algorithm, server: Server) -> VisitResult:
-    """Test the trained model, and take out the client's upload, report and state."""
-    client.visits += 1
-    tested = test_participant(client, algorithm, server)
-    start.watch.lap("test")
+def is_tested(client: ClientModule) -> bool:
+    """Whether this round tests its participants (`loop.test_every`)."""
+    return client.local.tests is None or client.local.tests(client.round)
+
+
+def end_visit(
+    client: ClientModule, start: Start, before: Tensor, after: Tensor, algorithm: Algorithm, server: Server
+) -> VisitResult:
+    """Take out the client's upload, report and state, given the sums of its tests before and after training."""
     mask = client.mask.clone()  # `upload` may clear it
     upload = algorithm.upload(client, server)
     check_visit(client, upload, algorithm)
@@ -127,13 +132,13 @@ def end_visit(client: ClientModule, start: Start, algorithm: Algorithm, server: 
     state = client.dump_state()
     start.watch.lap("upload")
     logged, loss_total = client.task.trained.sums(client.vector.device), client.loss_total[None]
-    before, after, personal, logs, (loss,), *sent = read(
-        start.before, tested, start.personal, logged, loss_total, *(count[None] for count in upload.count_sent())
+    tested, trained, personal, logs, (loss,), *sent = read(
+        before, after, start.personal, logged, loss_total, *(count[None] for count in upload.count_sent())
     )
     phases = start.watch.read()
     report = VisitReport(
-        before=before,
-        after=after,
+        before=tested,
+        after=trained,
         personal=[int(count) for count in personal],
         logged=logs,
         loss_sum=loss,

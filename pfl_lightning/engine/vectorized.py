@@ -21,11 +21,20 @@ from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.cohort import Plan
 from pfl_lightning.engine.engine import Invitation, VisitResult
+from pfl_lightning.engine.joint_tests import JointTests
 from pfl_lightning.engine.joint_training import JointTraining, Rows
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.pausable import PausableCall
 from pfl_lightning.engine.per_sample import require_per_sample
-from pfl_lightning.engine.sequential import Sequential, Stopwatch, end_visit, naming_divergence, start_visit
+from pfl_lightning.engine.sequential import (
+    Sequential,
+    Stopwatch,
+    end_visit,
+    is_tested,
+    naming_divergence,
+    start_visit,
+    test_participant,
+)
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule, Training
 from pfl_lightning.model.layout import Layout
@@ -78,6 +87,7 @@ class Vectorized(Sequential):
             each.trained.switch_off()  # steps of several clients are computed as one
         self._try_out()
         self.joint = JointTraining(self.clients, self.vectors, self.grads)
+        self.tests = JointTests(self.clients, self.vectors)
         joins = self._can_join()
         for client in self.clients:
             client.joins = joins
@@ -94,14 +104,31 @@ class Vectorized(Sequential):
                 with client.own_rng(), naming_divergence(client):
                     starts.append(start_visit(client, invite(number), self.algorithm, server))
             together = Stopwatch(self.vectors.device)
-            self.fit(clients, lambda client: self.algorithm.fit(client, server))
+            before = self.test(clients, server)
+            together.lap("test")
+            self.fit(clients, partial(_train, algorithm=self.algorithm, server=server))
+            for client in clients:
+                client.visits += 1
             together.lap("fit")
-            for client, start in zip(clients, starts, strict=True):
+            after = self.test(clients, server)
+            together.lap("test")
+            for client, start, *tested in zip(clients, starts, before, after, strict=True):
                 start.watch.lap(None)
                 start.watch.add(together, 1 / len(clients))
-                with client.own_rng():
-                    result = end_visit(client, start, self.algorithm, server)
+                with client.own_rng(), naming_divergence(client):
+                    result = end_visit(client, start, *tested, self.algorithm, server)
                 yield result
+
+    def test(self, clients: Sequence[LockstepClient], server: Server) -> Sequence[Tensor]:
+        """The sums of each client's test: at once, if the method and the task have the usual tests."""
+        usual = type(self.algorithm).test is Algorithm.test
+        if len(clients) > 1 and usual and self.tests.possible and is_tested(clients[0]):
+            return self.tests.run([client.test_indices for client in clients]).unbind()
+        sums: list[Tensor] = []
+        for client in clients:
+            with client.own_rng(), naming_divergence(client):
+                sums.append(test_participant(client, self.algorithm, server).clone())
+        return sums
 
     def fit(self, clients: Sequence[LockstepClient], work: Callable[[ClientModule], None]) -> None:
         """Call `work` for each of the clients (the first rows of `vectors`) in lockstep."""
@@ -236,6 +263,11 @@ def _position(task: Task) -> tuple[int, ...]:
     """The present batch and epoch, which the loss of a user's module may use."""
     trainer = task.hooks.trainer
     return (task.batch_idx, trainer.current_epoch, trainer.global_step) if task.hooks.active else ()
+
+
+def _train(client: ClientModule, algorithm: Algorithm, server: Server) -> None:
+    with naming_divergence(client):
+        algorithm.fit(client, server)
 
 
 def _work(client: ClientModule, work: Callable[[ClientModule], None]) -> None:

@@ -87,6 +87,12 @@ class History:
         return ["seconds", "samples", *trained, *columns[0], *facts, *columns[1], *columns[2], *columns[3]]
 
     @property
+    def sample(self) -> str:
+        """Which clients evaluations test, for people. Empty: all of them."""
+        text = f"{len(self.evaluated):,} of {self.num_clients:,} clients, drawn once from the seed"
+        return text if self._is_sample else ""
+
+    @property
     def _is_sample(self) -> bool:
         """Whether evaluations test only some of the clients."""
         return len(self.evaluated) < self.num_clients

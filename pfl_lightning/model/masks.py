@@ -89,6 +89,8 @@ def largest(scores: Tensor, count: int) -> Tensor:
     """True at the `count` largest scores (all, if there are fewer). Of equal scores the first in the vector wins."""
     if count <= 0 or count >= len(scores):
         return torch.full_like(scores, count > 0, dtype=torch.bool)
+    if scores.is_cuda:  # a sort takes the GPU longer than a selection, but the host does not wait for the ties
+        return torch.zeros_like(scores, dtype=torch.bool).index_fill_(0, _places(scores, count), True)
     threshold = largest_value(scores, count)
     chosen = _above(scores, threshold)
     ties = (scores == threshold).nonzero().flatten()
@@ -165,7 +167,12 @@ def indices(mask: Tensor, count: int | None = None) -> Tensor:
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     if count is None:
         return mask.nonzero().flatten()
-    return mask.to(torch.uint8).argsort(descending=True, stable=True)[:count]
+    return _places(mask.to(torch.uint8), count)
+
+
+def _places(scores: Tensor, count: int) -> Tensor:
+    """Where the largest scores are, on a GPU. Of equal scores the first in the vector wins."""
+    return scores.argsort(descending=True, stable=True)[:count]
 
 
 def pack(mask: Tensor) -> Tensor:

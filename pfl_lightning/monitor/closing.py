@@ -45,6 +45,8 @@ def closing_table(metrics: dict[str, list[float]], last: Mapping[str, float], me
             reached = (metric.text(best[0], 2), f"{metrics['round'][best[1]]:.0f}") if best else ()
             table.add_row(label, metric.text(last[column], 2), *reached)
     table.add_section()
+    if tested := _known(metrics.get("all_clients", [])):
+        table.add_row("clients that evaluations test", f"{tested[-1]:,.0f}")
     if share := _known(metrics.get("personal_share", [])):
         table.add_row("share of personal parameters", f"{100 * share[-1]:.3g} %")
     for label, column in {"sent up by all clients": "up_bytes", "sent down to all clients": "down_bytes"}.items():

@@ -13,6 +13,8 @@ from rich.text import Text
 from pfl_lightning.metrics.record import Metric, RoundRecord
 
 _LINE_SECONDS = 1.0
+EVALUATED = "evaluated"
+"""The line of the header that says which clients evaluations test. Without it they test all."""
 
 
 class ConsoleProgress:
@@ -50,7 +52,9 @@ class ConsoleProgress:
         width = max(map(len, header), default=0)
         for name, value in header.items():
             say(self._console, f"{name:<{width}}  {value}")
-        say(self._console, f"{self._metric.label} before/after local training (the round's clients; all: every client)")
+        everyone = "the evaluated clients" if EVALUATED in header else "every client"
+        meaning = f"(the round's clients; all: {everyone})"
+        say(self._console, f"{self._metric.label} before/after local training {meaning}")
         self._started = self._clock()
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar.add_task("", total=self._total, pace="")

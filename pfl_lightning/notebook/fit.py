@@ -26,7 +26,7 @@ from pfl_lightning.foundation.torch_state import quiet_torch
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.loop_config import LoopConfig
 from pfl_lightning.metrics.record import Metric, RoundRecord
-from pfl_lightning.monitor.console import ConsoleProgress
+from pfl_lightning.monitor.console import EVALUATED, ConsoleProgress
 from pfl_lightning.monitor.loggers import RunLoggers
 from pfl_lightning.notebook.result import FitResult
 from pfl_lightning.store import StoreConfig
@@ -98,7 +98,8 @@ class _Following(Callback):
         facts = {"algorithm": type(loop.algorithm).__name__, "data": loop.data.name}
         self.loggers.start({**facts, "seed": loop.seed, **{f"loop.{k}": v for k, v in asdict(loop.config).items()}})
         status, interrupted = "failed", False
-        self._progress.start({**facts, "data": f"{loop.data.name}, {loop.data.num_clients} clients"})
+        header = {**facts, "data": f"{loop.data.name}, {loop.data.num_clients} clients"}
+        self._progress.start(header | ({EVALUATED: sample} if (sample := loop.history.sample) else {}))
         try:
             loop.fit([self, *callbacks])
             status = "success"

@@ -48,7 +48,7 @@ def _of_all(groups: Sequence[Group], shown: Reported) -> Iterator[Drawn]:
         text = f"{about} after the last round against {sweep.key}, with one standard deviation over seeds."
         yield Drawn("sweep", f"Influence of {sweep.key}", text, draw_sweep(sweep, shown))
     if (figure := per_client.draw_clients(groups, shown)) is not None:
-        text = f"{about} of every client at the last evaluation, smallest seed. Each line is sorted by itself."
+        text = f"{about} of every client that the last evaluation tested, smallest seed. Each line is sorted by itself."
         yield Drawn("clients", "Results of single clients", text, figure)
     if (figure := per_client.draw_gains(groups, shown)) is not None:
         text = (

@@ -84,11 +84,22 @@ def page(
         tables=tables,
         rows=[_row(group.label, run, shown) for group in groups for run in group.runs],
         mixed=len({shown.column_of(group.first) for group in groups}) > 1,
+        samples=_samples(groups),
         differing=differing_keys(groups) if len(groups) > 1 else [],
         groups=groups,
         configs=[(group.label, yaml.safe_dump(_public(group.first), sort_keys=False)) for group in groups],
         version=pfl_lightning.__version__,
     )
+
+
+def _samples(groups: Sequence[Group]) -> list[str]:
+    """A sentence for the runs whose evaluations test some of the clients only."""
+    labels: dict[str, list[str]] = {}
+    for group in groups:
+        for sample in dict.fromkeys(run.sample for run in group.runs if run.sample):
+            labels.setdefault(sample, []).append(group.label)
+    drawn = "drawn once from the run's seed (`loop.eval_clients`)"
+    return [f"Evaluations of {', '.join(names)} test {sample}, {drawn}." for sample, names in labels.items()]
 
 
 def with_code(text: str) -> Markup:

@@ -106,6 +106,13 @@ class RunData:
         columns = [self.facts[f"label_{name}"] for name in self.class_names]
         return np.array(columns, dtype=np.int64).T
 
+    @property
+    def sample(self) -> str:
+        """How many clients evaluations test: "3 of 12 clients". Empty: all of them, or it is not known."""
+        _, tested = self.series("all_clients")
+        of = f" of {self.num_clients:,}" if self.num_clients else ""
+        return f"{tested[-1]:,.0f}{of} clients" if len(tested) else ""
+
     def series(self, column: str) -> tuple[Floats, Floats]:
         """(rounds, values) wherever a column of metrics.csv has a value. NaN is one: leaving it out would flatter."""
         rounds, values = np.array(self.metrics["round"]), np.array(self.metrics.get(column, []), dtype=np.float64)

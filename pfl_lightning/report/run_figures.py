@@ -23,7 +23,8 @@ from pfl_lightning.report.run_data import RunData
 def figures_of_run(run: RunData, shown: Reported, wishes: Wishes) -> Iterator[Drawn]:
     """Draw the figures about a single run that there is data for."""
     if (figure := curves.draw_moments(run, shown)) is not None:
-        text = f"The models that every evaluation tests: {shown.metric.label}, mean over all clients (seed {run.seed})."
+        who = run.sample or "all clients"
+        text = f"The models that every evaluation tests: {shown.metric.label}, mean over {who} (seed {run.seed})."
         yield Drawn("moments", "Tested models", text, figure)
     if run.personal is not None:
         text = (

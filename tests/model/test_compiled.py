@@ -49,7 +49,7 @@ def test_compiling_changes_nothing(net):
 
 @pytest.mark.parametrize("algorithm", [FedPer(), FedOBP(quantile=0.8, score="fisher")], ids=lambda a: type(a).__name__)
 def test_scores_and_several_clients_per_step_work_with_it(algorithm):
-    """Per-sample gradients and gradients of several clients go through the compiled net as well."""
+    """Per-sample gradients and clients that train together give the same beside a compiled net."""
     both = outcome(1, algorithm, compile="aot_eager", clients_per_step=2, **SETTINGS)
     assert_close(both, outcome(1, algorithm, **SETTINGS))
 

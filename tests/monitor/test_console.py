@@ -147,6 +147,15 @@ def test_closing_table() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_a_sample_of_the_clients_is_named_first_and_last() -> None:
+    for header, who in (({}, "every client"), ({"evaluated": "3 of 12 clients"}, "the evaluated clients")):
+        progress, out, _ = plain(3)
+        progress.start(header)
+        assert f"(the round's clients; all: {who})" in out.getvalue()
+    lines = show({"round": [1, 2], "all_acc_before": [0.7, NAN], "all_clients": [3, NAN]}, "acc")
+    assert [" ".join(line.split()) for line in lines][-1] == "clients that evaluations test 3"
+
+
 def test_closing_table_shows_a_last_test_that_was_not_finite() -> None:
     metrics = {"round": [1, 2], "all_acc_before": [0.7, NAN], "all_acc_finetuned": [NAN, NAN]}
     lines = show(metrics, "acc", all_acc_before=NAN, all_acc_finetuned=NAN)

@@ -44,6 +44,11 @@ def test_the_result_has_tables(result):
     assert repr(result).startswith("FitResult(FedPer on ToyData, 3 of 3 rounds, all_acc_before ")
 
 
+def test_progress_says_which_clients_evaluations_test(capsys):
+    fit(FedAvg, Classification(ToyNet), ToyData(), rounds=1, eval_clients=3, **(TOY | {"progress": True}))
+    assert "evaluated  3 of 7 clients, drawn once from the seed" in capsys.readouterr().out
+
+
 def test_a_client_is_a_module_whose_predictions_were_tested(result):
     data = result.loop.data
     for client in (0, 3):

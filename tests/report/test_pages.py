@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from pfl_lightning.cli.report import main
 from pfl_lightning.report import page as pages
 from pfl_lightning.report.curves import draw_convergence
+from pfl_lightning.report.drawn import Wishes
 from pfl_lightning.report.groups import group_runs, reported
 from pfl_lightning.report.run_data import read_run
+from pfl_lightning.report.run_figures import figures_of_run
 
 PNG, PDF = b"\x89PNG", b"%PDF"
 OF_ONE_RUN = {"convergence", "moments", "clients", "traffic", "phases", "labels"}
@@ -175,3 +178,19 @@ def test_a_table_of_published_cells_has_no_runs_to_draw(tmp_path: Path, capfd: p
         main([str(tmp_path)])
     assert end.value.code == 2
     assert f"run: the table in {tmp_path} was made from published cells alone" in capfd.readouterr().err
+
+
+def test_a_page_says_when_evaluations_test_a_sample(runs: Path) -> None:
+    whole = read_run(runs / "local")
+    some = replace(whole, metrics=whole.metrics | {"all_clients": [2.0] * len(whole.metrics["round"])})
+    texts = []
+    for run in (whole, some):
+        groups = group_runs([run])
+        shown = reported([run])
+        captions = [drawn.caption for drawn in figures_of_run(run, shown, Wishes())]
+        texts.append(pages.page(groups, shown, []) + " ".join(captions))
+    assert "mean over all clients" in texts[0]
+    assert "drawn once" not in texts[0]
+    sample = f"2 of {whole.num_clients} clients"
+    assert f"Evaluations of Local test {sample}, drawn once from the run&#39;s seed" in texts[1]
+    assert f"mean over {sample}" in texts[1]

@@ -13,6 +13,7 @@ PARTS = (
     "personalization",
     "federation_size",
     "world",
+    "operations",
     "evaluation",
     "start",
     "checkpoint",

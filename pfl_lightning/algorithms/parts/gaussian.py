@@ -55,7 +55,8 @@ def bayes_classifier(gaussians: Gaussians, priors: Tensor) -> tuple[Tensor, Tens
 def shrunk(covariance: Tensor) -> Tensor:
     """The covariance, a little of it replaced by a multiple of the identity with the same trace."""
     level = SHRINKAGE * covariance.diagonal().mean()
-    return (1 - SHRINKAGE) * covariance + level * torch.eye(len(covariance)).to(covariance)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return (1 - SHRINKAGE) * covariance + level * identity
 
 
 def choose_beta(z: Tensor, y: Tensor, common: Gaussians, priors: Tensor, ridge: float, single: bool) -> Tensor:
