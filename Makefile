@@ -11,7 +11,7 @@ SHELL  := bash
 help:            ## show the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
 
-setup: $(VENV)/.installed  ## make .venv and install the package with its test tools, in the versions of constraints.txt
+setup: $(VENV)/.installed  ## make .venv and install the package with its test tools
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -29,10 +29,10 @@ fit: setup       ## train the main job on embedded data: CONFIG=configs/….yaml
 test: setup      ## run the whole test suite: ARGS='-k fedobp'
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slurm: setup  ## jobs on a real two-node SLURM that is started here (root; installs Debian's packages)
+test-slurm: setup  ## jobs on a real two-node SLURM (root: installs Debian's packages)
 	PFL_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm -rs -n 0 $(ARGS)
 
-test-browser: setup  ## pages of pfl-report in headless Chromium, desktop and phone (root installs Debian's chromium)
+test-browser: setup  ## pages of pfl-report in headless Chromium (root: installs it)
 	PFL_TEST_BROWSER=1 $(BIN)/python -m pytest tests/browser -rs -n 0 $(ARGS)
 
 test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes: ARGS='--seed 1'
@@ -43,7 +43,7 @@ test-faults: setup  ## kill 50 runs, damage 200 files, throw 500 random mistakes
 test-mutants: setup  ## would the tests notice? 500 small errors in the algorithms: ARGS='--budget 50'
 	$(BIN)/python tools/mutants $(ARGS)
 
-bench: setup     ## measure speed, memory and scaling on an idle machine, into docs/performance.md: ARGS=--quick to try
+bench: setup     ## measure speed and memory into docs/performance.md: ARGS=--quick to try
 	$(BIN)/python tools/bench $(ARGS)
 
 docs: setup      ## build the documentation site in site/, with warnings as errors

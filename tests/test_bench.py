@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.text import Text
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +52,17 @@ def test_a_table_replaces_the_one_before(measure, tmp_path, monkeypatch):
         "before\n\n<!-- x: written by tools/bench/x.py -->\n\n"
         "| net | ratio |\n|-----|-------|\n| CNN | 1.0   |\n| MLP | 22.0  |\n\n<!-- end of x -->\n\nafter\n"
     )
+
+
+def test_a_title_fits_into_its_figure_beside_long_labels(measure):
+    label = "bare loop, two processes of one thread, channels_last, giving memory back"
+    bar = measure.Bar(label, measure.Spread(1, 1, 1))
+    figure = measure.draw_bars("A round on two cores, over a bare loop on two processes", [bar], "seconds")
+    figure.draw_without_rendering()
+    titles = [text for text in figure.findobj(Text) if text.get_text().startswith("A round")]
+    (box,) = (title.get_window_extent() for title in titles)
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
 
 
 def test_every_part_has_a_place_on_the_page():

@@ -2,9 +2,10 @@
 
     python tools/first_ten_minutes.py [--folder DIR] [--venv DIR]
 
-Install, train, compare three methods, report, export, own model, own data, own algorithm and its test. Every command,
-every class and every config is read from README or a page of docs, so a step works as it is printed or not at all.
-`--venv` reuses an environment that `make setup` has made, to save its minutes.
+Install and train, compare three methods, report, export, own model, own data, own algorithm and its test. Every
+command, every class and every config is read from README or a page of docs, so a step works as it is printed or not at
+all. After each step the files that the page promises must be there. `--venv` reuses an environment that `make setup`
+has made, to save its minutes.
 """
 
 from __future__ import annotations
@@ -31,28 +32,47 @@ TABLE = "client,label,height,weight\n" + "".join(
 
 @dataclass(frozen=True)
 class Step:
-    """A page, the beginnings of the lines to copy from it, and words in the blocks to save under a name."""
+    """A page, the beginnings of the lines to copy from it, and what they leave.
+
+    `blocks` are files to save: a name, and words in the block of the page. `leaves` is a pattern of files.
+    """
 
     page: str
     lines: tuple[str, ...]
+    leaves: str = ""
     blocks: dict[str, str] = field(default_factory=dict)
 
 
+INSTALL = "install and train"
 STEPS = {
-    "install": Step("docs/start/install.md", ("make setup", ". .venv/bin/activate", "pfl-fit --version")),
-    "first run": Step("README.md", ("pfl-fit --config fedobp_fashion10k",)),
-    "compare three methods": Step("README.md", ("pfl-compare configs/compare/first.yaml",)),
-    "report": Step("README.md", ("pfl-report runs/compare/first",)),
-    "export a model": Step("docs/start/first_comparison.md", ("pfl-export runs/compare/first/",)),
+    INSTALL: Step("README.md", ("make fit",), "runs/fedobp_fashion10k/*/summary.json"),
+    "activate": Step("docs/start/install.md", (". .venv/bin/activate", "pfl-fit --version")),
+    "second run": Step("README.md", ("pfl-fit --config fedobp_fashion10k",), "runs/fedobp_fashion10k/*/metrics.csv"),
+    "compare three methods": Step(
+        "README.md", ("pfl-compare configs/compare/first.yaml",), "runs/compare/first/table.md"
+    ),
+    "report": Step("README.md", ("pfl-report runs/compare/first",), "runs/compare/first/report/report.html"),
+    "export a model": Step(
+        "docs/start/first_comparison.md",
+        ("pfl-export runs/compare/first/",),
+        "runs/compare/first/runs/FedPer-seed-0-*/export/client_17.safetensors",
+    ),
     "own model": Step(
         "docs/start/first_model.md",
         ("pfl-fit --algorithm FedPer --task my_module",),
+        "runs/fedper/*/summary.json",
         {"my_module.py": "LitClassifier("},
     ),
-    "own data": Step("docs/own_data.md", ("pfl-fit --config mine.yaml",), {"mine.yaml": "source: people.csv, label"}),
+    "own data": Step(
+        "docs/own_data.md",
+        ("pfl-fit --config mine.yaml",),
+        "runs/mine/*/summary.json",
+        {"mine.yaml": "source: people.csv, label"},
+    ),
     "own algorithm": Step(
         "docs/add_an_algorithm.md",
         ("pfl-fit --config mine.yaml", "pytest test_trimmed_step.py"),
+        "runs/mine/*/summary.json",
         {
             "trimmed_step.py": "class TrimmedStep",
             "mine.yaml": "class_path: trimmed_step",
@@ -86,6 +106,10 @@ def conditions(python: Path) -> str:
     return f"{processor}, {os.cpu_count()} cores, {versions}"
 
 
+def clone_to(folder: Path) -> None:
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="folder of the clone; a temporary one by default")
@@ -93,25 +117,27 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         clone = (options.folder or Path(scratch) / "clone").resolve()
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        clone_to(clone)
         (clone / "people.csv").write_text(TABLE)
         venv = options.venv.resolve() if options.venv else clone / ".venv"
         environment = os.environ | ({"PYTHONPATH": str(clone)} if options.venv else {})
         rows, begun, load = [], time.perf_counter(), os.getloadavg()[0]
         for name, step in STEPS.items():
+            if name == INSTALL and options.venv:
+                continue
             commands = copied(step, (clone / step.page).read_text(), clone)
-            if name == "install" and options.venv:
-                commands = commands[2:]
-            if name != "install" or options.venv:
-                commands = [f". {venv}/bin/activate", *commands]
+            if name != INSTALL:
+                commands = [f". {venv}/bin/activate", *(line for line in commands if not line.startswith(". "))]
+            there = set(clone.glob(step.leaves or "README.md"))
             print(f"{name}: {commands[-1]}", flush=True)
             started = time.perf_counter()
             shell = ["bash", "-e", "-c", "\n".join(commands)]
             ran = subprocess.run(shell, cwd=clone, capture_output=True, text=True, env=environment)
             seconds = time.perf_counter() - started
             print(f"    {seconds:.0f} s, exit code {ran.returncode}", flush=True)
-            if ran.returncode:
-                print(ran.stdout[-3000:], ran.stderr[-3000:], sep="\n")
+            missing = step.leaves and not set(clone.glob(step.leaves)) - there
+            if ran.returncode or missing:
+                print(ran.stdout[-3000:], ran.stderr[-3000:], f"missing: {step.leaves}" * bool(missing), sep="\n")
                 return 1
             rows.append(f"| {name} | `{step.lines[0]}…` | {seconds:.0f} s |")
         total = time.perf_counter() - begun

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  pfl-compare configs/compare/first.yaml --dry-run       cells and cost
-  pfl-compare configs/compare/first.yaml                 run what is missing, then write the table
-  pfl-compare --methods FedAvg FedPer FedOBP --config configs/settings/fashion10k.yaml --seeds 0 1 2
-  pfl-compare configs/compare/fashion10k.yaml --slurm --slurm-options="--partition=main --time=01:00:00"
+  pfl-compare configs/compare/first.yaml --dry-run  cells and cost
+  pfl-compare configs/compare/first.yaml            run what is missing, write the table
+  pfl-compare --methods FedAvg FedPer --config configs/settings/fashion10k.yaml --seeds 0 1
+  pfl-compare configs/compare/first.yaml --slurm --slurm-options="--time=01:00:00"
 
-Tables, per-cell results and run directories are in runs/compare/<name>, or in --out. Ctrl-C stops all runs, and the
-same command continues them. Exit codes: 0 done or submitted, 1 a cell failed, 2 bad input, 130 stopped by Ctrl-C.
+Tables, per-cell results and run directories are in runs/compare/<name>, or in
+--out. Ctrl-C stops all runs, and the same command continues them. Exit codes:
+0 done or submitted, 1 a cell failed, 2 bad input, 130 stopped by Ctrl-C.
 """
 
 

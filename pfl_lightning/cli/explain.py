@@ -10,6 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from pfl_lightning.cli.classes import BASES, closest, find_class, suggest
+from pfl_lightning.foundation.shipped import shipped_configs
 
 
 def explain(message: str, parser: ArgumentParser, flags: Callable[[], list[str]] = list) -> str:
@@ -104,7 +105,9 @@ def in_words(text: str) -> str:
 def _unknown_option(word: str, known: list[str]) -> str:
     """Suggest the option with the same last part, such as --task.optimizer.lr for --lr, or the most similar one."""
     if not word.startswith("-"):
-        return f"{word!r} does not belong to any option; options look like --key value"
+        config = word.endswith(".yaml") or word in shipped_configs()
+        hint = f"did you mean --config {word}?" if config else "options look like --key value"
+        return f"{word!r} does not belong to any option; {hint}"
     last = word.lstrip("-").rpartition(".")[2].lower()
     same = [option for option in known if option.rpartition(".")[2].lower() == last]
     near = same or closest(word, known, 0.6)

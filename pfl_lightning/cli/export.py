@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from pfl_lightning.export.saved_run import SavedRun
 
 EXAMPLES = """\
-  pfl-export runs/fedper --client 17             the personal model of client 17
-  pfl-export runs/fedper --client 3 17 --onnx    two clients, with ONNX files
-  pfl-export runs/fedper --all --out models      every client
-  pfl-export runs/fedper --global --best         the global model, and the client with the best test result
+  pfl-export runs/fedper --client 17           the personal model of client 17
+  pfl-export runs/fedper --client 3 17 --onnx  two clients, with ONNX files
+  pfl-export runs/fedper --all --out models    every client
+  pfl-export runs/fedper --global --best       the global model, and the best client's
 """
 DESCRIPTION = """\
-Write models of a run: a state_dict as safetensors, which plain torch loads, and a card (JSON and Markdown) with method,
-round, results, labels, normalisation, config and hashes. The run itself is not changed."""
+Write models of a run: a state_dict as safetensors, which plain torch loads,
+and a card (JSON and Markdown) with method, round, results, labels,
+normalisation, config and hashes. The run itself is not changed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -11,7 +11,7 @@ import yaml
 from typing_extensions import override
 
 from pfl_lightning.foundation.errors import ConfigError
-from pfl_lightning.foundation.shipped import find_config
+from pfl_lightning.foundation.shipped import find_config, similar_config
 
 MERGE = "<<"
 """The key by which YAML merges mappings. It may be repeated."""
@@ -94,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         reason = "it is not a text file" if isinstance(error, UnicodeDecodeError) else _reason(error)
-        hint = "; pfl-fit --configs lists the configs of the package" if isinstance(error, FileNotFoundError) else ""
+        hint = f"; {similar_config(path)}" if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(f"config: cannot read {path}: {reason}{hint}") from error
     return parse_yaml(text, str(path))
 

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from pfl_lightning.cli.status import Status
 
 EXAMPLES = """\
-  pfl-personalize runs/fedper --data new.npz             arrays x and y, or x_train, y_train, x_test, y_test
-  pfl-personalize runs/fedper --data photos --onnx       a folder of images, one folder for each class
-  pfl-personalize runs/table --data new.csv              a table like that of the run
+  pfl-personalize runs/fedper --data new.npz        arrays x, y or x_train, y_train, …
+  pfl-personalize runs/fedper --data photos --onnx  images, one folder for each class
+  pfl-personalize runs/table --data new.csv         a table like that of the run
   pfl-personalize runs/fedper --data new.npz --no-training
 """
 DESCRIPTION = """\
-Give a client outside the run its model, by the run's own method: the global model of the last checkpoint,
-made personal, then trained on the client's data for one visit. Writes the model and its card like pfl-export. The run
-itself is not changed."""
+Give a client outside the run its model, by the run's own method: the global
+model of the last checkpoint, made personal, then trained on the client's data
+for one visit. Writes the model and its card like pfl-export. The run itself is
+not changed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from pfl_lightning.report.run_data import RunData
 
 EXAMPLES = """\
-  pfl-report runs/fedobp                              page and figures of one run, in runs/fedobp/report
-  pfl-report runs/fedavg runs/fedper runs/local       three methods, with the gain over training alone
-  pfl-report runs/seed0 runs/seed1 runs/seed2         one method, its seeds as a band
-  pfl-report runs/compare/fashion10k --out page       all runs of a comparison
+  pfl-report runs/fedobp                         one run: page and figures in runs/fedobp/report
+  pfl-report runs/fedavg runs/fedper runs/local  three methods and the gain over Local
+  pfl-report runs/seed0 runs/seed1 runs/seed2    one method, its seeds as a band
+  pfl-report runs/compare/fashion10k --out page  all runs of a comparison
   pfl-report runs/fedpurin --tensors net.head.weight --clients 0 7
 """
 DESCRIPTION = """\
-Make one HTML page that opens offline, and its figures as PNG, PDF and SVG. Figures without data are left out."""
+Make one HTML page that opens offline, and its figures as PNG, PDF and SVG.
+Figures without data are left out."""
 FORECAST_CLIENTS = 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1]
@@ -19,6 +20,13 @@ def shipped_configs() -> dict[str, Path]:
 def find_config(path: Path) -> Path:
     """The file itself, or the package's config of this name."""
     return path if path.exists() else shipped_configs().get(path.as_posix(), path)
+
+
+def similar_config(path: Path) -> str:
+    """What to try in place of a config that does not exist."""
+    names = {name.rpartition("/")[2]: name for name in reversed(shipped_configs())}
+    near = get_close_matches(path.stem, names, n=1, cutoff=0.75)
+    return f"did you mean {names[near[0]]}?" if near else "pfl-fit --configs lists the configs of the package"
 
 
 def list_configs() -> str:

@@ -91,6 +91,10 @@ def test_configs_of_the_package_are_found_by_name(elsewhere, capsys):
     assert fit.run(["--config", "../top.yaml", "--print_config"]) == 0
     assert "seed: 5" in capsys.readouterr().out
     assert fit.run(["--config", "fedobp_fashion11k"]) == 2
+    assert "; did you mean fedobp_fashion10k?" in capsys.readouterr().err
+    assert fit.run(["--config", "configs/compare/frist.yaml"]) == 2
+    assert "; did you mean compare/first?" in capsys.readouterr().err
+    assert fit.run(["--config", "nothing_like_it"]) == 2
     assert "pfl-fit --configs lists the configs of the package" in capsys.readouterr().err
 
 

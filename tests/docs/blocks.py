@@ -3,6 +3,7 @@
 A mark is a comment in front of a block:
 
 - `<!-- test: with OPTIONS -->` adds options to every command of the block, to make it short;
+- `<!-- test: with COMMAND: OPTIONS; COMMAND: OPTIONS -->` does so for the commands that it names;
 - `<!-- test: save FILE -->` writes a block to a file;
 - `<!-- test: skip REASON -->` leaves a block out.
 """
@@ -13,6 +14,7 @@ import glob
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ import pytest
 
 from pfl_lightning.cli import compare, export, fit, personalize, report
 
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?:<!-- test: (with|save|skip) ?(.*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -48,6 +51,17 @@ def _tests(words: list[str]) -> int:
     return 0
 
 
+def _make(words: list[str]) -> int:
+    """`make TARGET`, without doing it: the target exists. CI runs `make` itself."""
+    return subprocess.run(["make", "--dry-run", "-C", ROOT, *words], capture_output=True, check=False).returncode
+
+
+def _activate(words: list[str]) -> int:
+    """`. .venv/bin/activate`: the environment that `make` makes."""
+    folder = re.search(r"^VENV +\?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return int(not folder or words != [f"{folder[1]}/bin/activate"])
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "pfl-fit": fit.run,
     "pfl-compare": compare.run,
@@ -56,6 +70,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "pfl-personalize": lambda words: _exit_code(personalize.main, words),
     "python": _script,
     "pytest": _tests,
+    "make": _make,
+    ".": _activate,
 }
 
 
@@ -90,7 +106,14 @@ class Block:
                 continue
             assert words[0] in COMMANDS, f"no test can run: {line}"
             found = [sorted(glob.glob(word)) or [word] for word in words]
-            yield [word for group in found for word in group] + shlex.split(self.detail)
+            yield [word for group in found for word in group] + self._added(words[0])
+
+    def _added(self, command: str) -> list[str]:
+        """The options that the mark adds to a command."""
+        if not re.match(r"[\w-]+: ", self.detail):
+            return shlex.split(self.detail)
+        parts = dict(part.split(": ", 1) for part in self.detail.split("; "))
+        return shlex.split(parts.get(command, ""))
 
 
 def blocks(page: Path) -> list[Block]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pfl_lightning.cli import fit
+from pfl_lightning.compare import children
 from pfl_lightning.report import page as pages
 from tests.docs.blocks import blocks
 
@@ -20,12 +22,24 @@ PAGES = [
 ]
 
 
+class CellHere:
+    """A cell of a comparison in this process: a new interpreter would import torch for seconds."""
+
+    def __init__(self, command: list[str], log: Path, env: dict[str, str]) -> None:
+        assert command[:3] == [sys.executable, "-m", "pfl_lightning.cli"]
+        self._code = fit.run([*command[3:], "--quiet"])
+
+    def poll(self) -> int:
+        return self._code
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_in_their_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for folder in ("configs", "docs", "tools"):
         (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.setattr(children, "FitProcess", CellHere)
     monkeypatch.setattr(pages, "FORMATS", {"svg": pages.FORMATS["svg"]})  # tests/report writes the others
     for block in blocks(ROOT / page):
         block.run(tmp_path)

@@ -58,6 +58,15 @@ def test_every_key_of_a_config_is_on_the_page_of_settings(hooks):
     assert "][" not in page  # Markdown would take it for a link
 
 
+def test_every_command_is_on_the_page_of_commands(hooks, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # the hook sets its own
+    page = hooks["commands_page"]()
+    for command in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]:
+        assert f"## {command}\n\n```text\nusage: {command} " in page
+    assert "\nmake test-slurm" in page
+    assert not [line for line in page.splitlines() if len(line) > 100]  # a terminal would break it
+
+
 def test_the_site_loads_nothing_from_the_network():
     """Without its own copy of the shim, material's search of pages on disk asks unpkg.com for it."""
     text = (ROOT / "mkdocs.yml").read_text()

@@ -160,7 +160,7 @@ def draw_bars(title: str, bars: Sequence[Bar], axis: str) -> Figure:
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(axis + (" (line: goal)" if any(bar.goal is not None for bar in bars) else ""))
-    axes.set_title(title, loc="left", fontsize=10)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)  # beside long labels the axes have no room for it
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -168,7 +168,7 @@ def draw_bars(title: str, bars: Sequence[Bar], axis: str) -> Figure:
 def draw_lines(title: str, across: str, panels: Mapping[str, tuple[Sequence[float], Sequence[Spread]]]) -> Figure:
     """A panel per measurement over a common, logarithmic axis."""
     figure = Figure(figsize=(3.2 * len(panels), 2.9), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10)
     for axes, (label, (places, values)) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import posixpath
 import re
 import sys
@@ -21,6 +22,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "docs")]
 from settings_page import settings_page  # noqa: E402
 
 COMMANDS = ("pfl-fit", "pfl-compare", "pfl-report", "pfl-export", "pfl-personalize")
+COLUMNS = 100
+"""Width of a help text on the site."""
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
 MATH = re.compile(r"^```math\n(.*?)\n```$", re.M | re.S)
@@ -94,11 +97,12 @@ def cite_page() -> str:
 
 def commands_page() -> str:
     """The help text of every command."""
-    parts = ["# Commands\n\nThese are the help texts of the commands, as `--help` prints them."]
+    parts = ["# Commands\n\nThese are the help texts of the commands, as `--help` prints them, and what `make` can do."]
     for command in COMMANDS:
         main = importlib.import_module(f"pfl_lightning.cli.{command.removeprefix('pfl-')}").main
         printed, arguments = io.StringIO(), sys.argv
         sys.argv = [command, "--help"]
+        os.environ["COLUMNS"] = str(COLUMNS)
         try:
             with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
                 main()
@@ -106,4 +110,7 @@ def commands_page() -> str:
             sys.argv = arguments
         shown = re.sub(".\b", "", printed.getvalue().strip())  # a backspace, as a terminal shows it
         parts.append(f"## {command}\n\n```text\n{shown}\n```")
+    targets = re.findall(r"^([a-z-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    shown = "\n".join(f"make {name:<14}{about}" for name, about in targets)
+    parts.append(f"## make\n\nIn a clone of the repository:\n\n```text\n{shown}\n```")
     return "\n\n".join(parts) + "\n"
