@@ -82,7 +82,7 @@ def test_no_split_when_a_condition_fails(settings):
 
 
 def test_a_cluster_that_moves_as_a_whole_is_not_split_in_the_first_round_either():
-    """A mean update of length 1 above ε₁ = 0.4, counted from the initial model, and long updates on both sides of it."""
+    """A mean update of length 1, above ε₁ = 0.4, counted from the initial model, and long updates on both sides."""
     run = scripted({1: {0: (3.0, 0.0), 1: (3.0, 0.0), 2: (-1.0, 0.0), 3: (-1.0, 0.0)}}, 4, eps_2=0.5)
     run.rounds(1)
     assert clusters(run) == [[0, 1, 2, 3]]
