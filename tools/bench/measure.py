@@ -168,7 +168,7 @@ def draw_bars(title: str, bars: Sequence[Bar], axis: str) -> Figure:
 def draw_lines(title: str, across: str, panels: Mapping[str, tuple[Sequence[float], Sequence[Spread]]]) -> Figure:
     """A panel per measurement over a common, logarithmic axis."""
     figure = Figure(figsize=(3.2 * len(panels), 2.9), layout="constrained")
-    axes.set_title(title, loc="left", fontsize=10)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     for axes, (label, (places, values)) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
