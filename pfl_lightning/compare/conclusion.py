@@ -56,6 +56,9 @@ def conclude(session: Session, stage: Stage, page: Path | None = None) -> Conclu
     if lost:
         words = f"no longer has {', '.join(lost)}; their runs are kept, and the earlier command makes that table again"
         notes.append(f"{files[0]} {words}")
+    if len(versions := _versions(outcomes)) > 1:
+        words = "CHANGELOG.md names what changed between them, and a run that is removed is made again"
+        notes.append(f"the runs were made by pfl_lightning {' and '.join(versions)}; {words}")
     problems = [*stage.problems, *problems, *failures]
     if session.queued:
         notes.append(f"{len(session.queued)} cells wait or run in SLURM; the same command collects them")
@@ -77,6 +80,12 @@ def write(experiment: Experiment, outcomes: list[Outcome], folder: Path, page: P
     if page:
         write_page(page, experiment.name, markdown(table, answers))
     return write_tables(folder, table, answers)
+
+
+def _versions(outcomes: list[Outcome]) -> list[str]:
+    """The versions of the package behind a table. A cell's identity does not have them."""
+    found = {str(m.facts.summary.get("version") or "") for outcome in outcomes for m in outcome.measurements}
+    return sorted(found - {""})
 
 
 def _failures(session: Session, stage: Stage) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,19 @@ def test_a_table_that_loses_rows_says_so(tmp_path):
     (note,) = conclude(other, other.refresh()).notes
     assert "table.md no longer has FedOBP; their runs are kept" in note
     assert conclude(other, other.refresh()).notes == []
+
+
+def test_a_table_from_several_versions_says_so(tmp_path):
+    """Results may change between versions, and the config of a cell stays the same."""
+    session = session_of(tmp_path, methods=["FedAvg", "FedOBP"])
+    cells = list(session.refresh().cells.values())
+    for cell, version in zip(cells, ("0.1.0", "0.2.0"), strict=True):
+        path = session.results.finished[cell.id][0]
+        summary = json.loads((path / "summary.json").read_text())
+        (path / "summary.json").write_text(json.dumps({**summary, "version": version}))
+    again = session_of(tmp_path, methods=["FedAvg", "FedOBP"])
+    (note,) = conclude(again, again.refresh()).notes
+    assert "made by pfl_lightning 0.1.0 and 0.2.0" in note
 
 
 def test_the_best_of_each_client_is_not_mixed_with_its_last_value(tmp_path):
