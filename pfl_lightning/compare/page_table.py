@@ -34,7 +34,7 @@ def page_table(table: Table, answers: Sequence[Answers]) -> dict[str, Any]:
             paper = [place.paper] if with_paper else []
             cells = [*head, place.text or "—", *paper, *(_text(answer, key, row.method) for key in keys)]
             rows.append({"cells": cells, "value": len(head), "rank": place.rank, "marks": list(place.marks)})
-    said = [{"column": answer.column, "lines": verdicts(answer)} for answer in answers]
+    said = [{"column": one.column, "lines": verdicts(one, _marked(table, one.column))} for one in answers]
     return {
         "caption": table.caption,
         "header": [*header, *(SHOWN[key] for key in keys)],
@@ -42,6 +42,11 @@ def page_table(table: Table, answers: Sequence[Answers]) -> dict[str, Any]:
         "notes": dict(table.notes),
         "verdicts": [one for one in said if one["lines"]],
     }
+
+
+def _marked(table: Table, column: str) -> dict[str, str]:
+    """Method → its name with the letters of its footnotes: an unlike row is not better without saying so."""
+    return {row: f"{row} ({', '.join(marks)})" if marks else row for row, marks in table.marks(column).items()}
 
 
 def _name(row: Row) -> str:

@@ -18,6 +18,7 @@ from pfl_lightning.compare.likeness import Outcome, differences
 from pfl_lightning.compare.markdown import markdown
 from pfl_lightning.compare.measurement import measure
 from pfl_lightning.compare.output import check_page, write_page
+from pfl_lightning.compare.page_table import page_table
 from pfl_lightning.compare.questions import answer
 from pfl_lightning.compare.run_facts import RunFacts
 from pfl_lightning.compare.table import build_table
@@ -200,6 +201,8 @@ def test_unlike_entries_are_marked_in_every_table():
     assert text.count(": odd_one <sup>a</sup>.") == 2  # the verdict
     assert "FedAvg <sup>" not in text
     assert latex(table, answers).count(r"odd\_one$^{a}$") == 4
+    for verdict in page_table(table, answers)["verdicts"]:
+        assert any(line.endswith(": odd_one (a).") for line in verdict["lines"])
 
 
 def test_only_columns_that_are_there_are_explained():
