@@ -90,7 +90,10 @@ def read_cells(folder: Path) -> dict[str, tuple[Path, RunFacts]]:
             raise ConfigError(f"cells: {path} is not the file of a cell: {type(error).__name__}: {error}") from error
         if changed:
             raise ConfigError(f"cells: {path}: its id is not that of its config; restore or remove the file")
-        if id_ in found and dict(found[id_][1].summary) == dict(facts.summary):  # two rows that report the same run
+        if id_ in found:  # two rows that report the same run
+            if dict(found[id_][1].summary) != dict(facts.summary):
+                other = found[id_][0].name
+                raise ConfigError(f"cells: {path} and {other} are two runs of the same config; remove one of them")
             facts = _joined(found[id_][1], facts)
         found[id_] = (path, facts)
     return found

@@ -90,6 +90,16 @@ def test_cells_of_earlier_versions_are_left_out(made):
     assert content["id"] not in read_cells(made[0] / "cells")
 
 
+def test_two_runs_of_one_config_are_refused(made):
+    """The last one would win in silence."""
+    path = next((made[0] / "cells").glob("FedOBP-seed-0*"))
+    content = json.loads(path.read_text())
+    content["run"]["seconds"] = 1e6
+    (path.parent / "zz-another.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=rf"zz-another.json and {path.name} are two runs of the same config"):
+        read_cells(path.parent)
+
+
 def test_a_config_that_was_edited_is_refused(made):
     path = next((made[0] / "cells").iterdir())
     content = json.loads(path.read_text())
