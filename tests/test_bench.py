@@ -75,3 +75,10 @@ def test_every_part_has_a_place_on_the_page():
             for mark in (f"<!-- {part}: written by tools/bench/{part}.py -->", f"<!-- end of {part} -->")
         )
         assert begin < end
+
+
+def test_figures_have_their_title(measure):
+    spread = measure.Spread(2.0, 1.0, 3.0)
+    bars = measure.draw_bars("bars", [measure.Bar("one", spread, 1.0)], "seconds")
+    lines = measure.draw_lines("lines", "clients", {"seconds": ([10, 100], [spread, spread])})
+    assert [figure.get_suptitle() for figure in (bars, lines)] == ["bars", "lines"]

@@ -10,11 +10,12 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.algorithm import Algorithm
+from pfl_lightning.algorithms import APFL, FedAvg, FedOBP
 from pfl_lightning.engine import sequential
 from pfl_lightning.model import masks
 from tests.algorithms.test_contract import ALGORITHMS
 from tests.helpers.pretended_gpu import DEVICE, PretendedGpu
-from tests.helpers.toy import fingerprint, toy_loop
+from tests.helpers.toy import PlainNet, fingerprint, toy_loop
 
 METHODS = list({type(algorithm).__name__: algorithm for algorithm in reversed(ALGORITHMS)}.values())
 WAITS_PER_VISIT = {
@@ -59,6 +60,21 @@ def test_a_method_gives_the_bits_of_a_cpu_and_waits_no_more_for_more_steps(algor
     assert len(waits) == 12
     assert waits[3:6] == waits[9:12], "the host waits at a training step"
     assert max(waits[3:6]) == WAITS_PER_VISIT[type(algorithm).__name__]
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedOBP(quantile=0.9), APFL()], ids=lambda a: type(a).__name__)
+def test_clients_that_train_together_give_the_bits_of_a_cpu_and_wait_in_no_step(algorithm):
+    """With a training of the whole group (FedAvg), with personal entries, and with single gradients (APFL)."""
+    counts = []
+    for epochs in (1, 2):
+        settings = {"num_clients": 3, "rounds": 2, "eval_every": 2, "local_epochs": epochs, "clients_per_step": 3}
+        on_cpu = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, net=PlainNet, **settings).fit()
+        with PretendedGpu() as gpu:
+            loop = toy_loop(Fabric(accelerator="cpu", devices=1), algorithm, net=PlainNet, **settings)
+            gpu.waits.clear()
+            assert fingerprint(loop.fit()) == fingerprint(on_cpu)
+            counts.append(gpu.waits.total())
+    assert counts[0] == counts[1], "the host waits at a training step"
 
 
 def test_the_largest_are_those_of_a_cpu_and_nobody_waits_for_ties():

@@ -67,7 +67,7 @@ class JointTests:
         (first, second), initial = self.clients[:2], self.vectors[:2].clone()
         if not first.task.has_sample_sums or first.task.hooks.active or len(first.data.samples.y) < TRIAL_SAMPLES:
             return False
-        parts = torch.arange(TRIAL_SAMPLES).split(TRIAL_SAMPLES - 1)
+        parts = torch.split(torch.arange(TRIAL_SAMPLES), TRIAL_SAMPLES - 1)
         try:
             second.vector.mul_(0.5)
             apart = torch.stack([client.test_on(part) for client, part in zip((first, second), parts, strict=True)])

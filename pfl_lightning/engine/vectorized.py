@@ -112,11 +112,11 @@ class Vectorized(Sequential):
             together.lap("fit")
             after = self.test(clients, server)
             together.lap("test")
-            for client, start, *tested in zip(clients, starts, before, after, strict=True):
+            for client, start, first, last in zip(clients, starts, before, after, strict=True):
                 start.watch.lap(None)
                 start.watch.add(together, 1 / len(clients))
                 with client.own_rng(), naming_divergence(client):
-                    result = end_visit(client, start, *tested, self.algorithm, server)
+                    result = end_visit(client, start, first, last, self.algorithm, server)
                 yield result
 
     def test(self, clients: Sequence[LockstepClient], server: Server) -> Sequence[Tensor]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -26,3 +29,20 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # filling new tensors costs a pass over each of them
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def deterministic_block() -> Iterator[None]:
+    """`be_deterministic` inside the block. Afterwards torch is as before, except for the workspace of cuBLAS."""
+    places: list[tuple[Any, str]] = [(torch.backends.cudnn, n) for n in ("benchmark", "deterministic", "allow_tf32")]
+    filling = torch.utils.deterministic  # type: ignore[attr-defined]
+    places += [(torch.backends.cuda.matmul, "allow_tf32"), (filling, "fill_uninitialized_memory")]
+    before = [(owner, name, getattr(owner, name)) for owner, name in places]
+    mode = torch.get_deterministic_debug_mode()
+    try:
+        be_deterministic()
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        torch.set_deterministic_debug_mode(mode)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from pfl_lightning.algorithm import Algorithm
 from pfl_lightning.callback import Callback
 from pfl_lightning.data.federated import FederatedData
+from pfl_lightning.foundation.determinism import deterministic_block
 from pfl_lightning.foundation.errors import ConfigError, StopRound
 from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.foundation.torch_state import quiet_torch
@@ -46,6 +47,7 @@ def fit(
     store: StoreConfig | None = None,
     accelerator: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
+    deterministic: bool = True,
     progress: bool = True,
     **loop: Any,
 ) -> FitResult:
@@ -66,6 +68,7 @@ def fit(
         store: how much memory client states may take, and where the rest goes.
         accelerator: auto: a GPU if there is one, else the CPU.
         precision: of the forward and backward pass.
+        deterministic: on a GPU, compute the same bits in every run on the same hardware. False may be faster.
         progress: whether to print how the run goes.
         **loop: other settings of `LoopConfig`, such as `participation=0.1`.
     """
@@ -75,9 +78,10 @@ def fit(
         stop = StopSignals()
         stack.enter_context(stop.noting_interrupts())
         stack.enter_context(quiet_torch())
-        made = FederatedFabricLoop(
-            _fabric(accelerator, precision), _own_task(task), method, _own_data(data, seed), config, seed, stop, store
-        )
+        fabric = _fabric(accelerator, precision)
+        if deterministic and fabric.device.type == "cuda":
+            stack.enter_context(deterministic_block())
+        made = FederatedFabricLoop(fabric, _own_task(task), method, _own_data(data, seed), config, seed, stop, store)
         for callback in callbacks:
             callback.check(made.history.columns())
         following = _Following(made, RunLoggers(loggers), progress)

@@ -12,6 +12,7 @@ What it cannot show: speed, memory, the order of streams, and the rounding of re
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -222,6 +223,17 @@ class PretendedGpu(TorchDispatchMode):
             raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {name}")
 
 
+class _InThread(TorchDispatchMode):
+    """The device in another thread, which inherits no mode."""
+
+    def __init__(self, gpu: PretendedGpu) -> None:
+        super().__init__()
+        self._gpu = gpu
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._gpu.run(func, args, kwargs or {})
+
+
 class _Calls(TorchFunctionMode):
     """Knows during a call from Python whether one of its tensors is on the GPU."""
 
@@ -298,7 +310,11 @@ def _patched(gpu: PretendedGpu) -> Iterator[None]:
         tensor.pretends_to_be_pinned = True  # type: ignore[attr-defined]
         return tensor
 
-    empty, fork = torch.empty, torch.random.fork_rng
+    def run_thread(thread: threading.Thread) -> None:
+        with _Calls(gpu), _InThread(gpu):
+            run(thread)
+
+    empty, fork, run = torch.empty, torch.random.fork_rng, threading.Thread.run
     cuda: dict[str, Callable[..., Any]] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -319,6 +335,7 @@ def _patched(gpu: PretendedGpu) -> Iterator[None]:
             stack.enter_context(patch.object(torch.cuda, name, function))
         stack.enter_context(patch.object(Fabric, "device", property(lambda self: DEVICE)))
         stack.enter_context(patch.object(Fabric, "to_device", to_device))
+        stack.enter_context(patch.object(threading.Thread, "run", run_thread))
         stack.enter_context(patch.object(torch.random, "fork_rng", lambda devices=(): fork([])))
         stack.enter_context(patch.object(Tensor, "pin_memory", lambda self, device=None: pinned(self.clone())))
         stack.enter_context(

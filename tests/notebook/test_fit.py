@@ -21,7 +21,8 @@ from pfl_lightning.data import IID, Fashion10k
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.notebook.table import Table
 from tests.helpers.callbacks import AfterRound
-from tests.helpers.toy import ToyData, ToyNet
+from tests.helpers.pretended_gpu import PretendedGpu
+from tests.helpers.toy import PlainNet, ToyData, ToyNet
 from tests.tasks.lit_modules import LitClassifier
 
 TOY = {"participation": 0.6, "batch_size": 8, "progress": False}
@@ -64,6 +65,20 @@ def test_a_client_is_a_module_whose_predictions_were_tested(result):
     assert torch.equal(one[0], shared[0])
     with pytest.raises(ConfigError, match="client: 7 is not in this run; use a number from 0 to 6"):
         result.client(7)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_on_a_gpu_it_computes_the_same_bits_and_then_leaves_torch_as_it_was(asked):
+    seen: list[tuple[bool, bool]] = []
+
+    def look(record: object) -> None:
+        seen.append((torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.allow_tf32))
+
+    with PretendedGpu():
+        fit(FedAvg, Classification(PlainNet), ToyData(), 1, deterministic=asked, callbacks=[AfterRound(look)], **TOY)
+    assert seen == [(asked, not asked)]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_it_is_the_loop_and_leaves_everything_as_it_was():
