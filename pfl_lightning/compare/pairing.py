@@ -63,7 +63,12 @@ def has_one_partition(outcomes: Sequence[Outcome]) -> bool:
 
 def _kind(outcome: Outcome) -> tuple[Any, ...]:
     """The class of the method, and the moment at which it is reported."""
-    return class_name(outcome.entry.cells[0].config, "algorithm"), outcome.entry.metric.column
+    return algorithm_of(outcome), outcome.entry.metric.column
+
+
+def algorithm_of(outcome: Outcome) -> str | None:
+    """The class of the method of a row, whatever the row is called."""
+    return class_name(outcome.entry.cells[0].config, "algorithm")
 
 
 def _net(outcome: Outcome) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pfl_lightning.compare.experiment import Experiment
 from pfl_lightning.compare.likeness import Outcome
 from pfl_lightning.compare.measurement import Measurement
-from pfl_lightning.compare.pairing import compare_pairs, counterpart, same_client_values
+from pfl_lightning.compare.pairing import algorithm_of, compare_pairs, counterpart, same_client_values
 from pfl_lightning.compare.statistics import Paired, mean_deviation, worse_share
 
 LOCAL, TARGET_METHOD = "Local", "FedAvg"
@@ -58,7 +58,7 @@ def answer(experiment: Experiment, outcomes: Sequence[Outcome], label: str, best
     """
     column = [outcome for outcome in outcomes if outcome.entry.column == label]
     methods = tuple(outcome.entry.method for outcome in column)
-    local = next((outcome for outcome in column if outcome.entry.method == LOCAL), None)
+    local = _local_row(column)
     target = _target(experiment, column)
     questions = [
         _mean("worst_tenth", "worst tenth", column, lambda m: m.metric.scaled(m.worst_tenth)),
@@ -72,11 +72,17 @@ def answer(experiment: Experiment, outcomes: Sequence[Outcome], label: str, best
     ]
     answered = tuple(q for q in questions if any(value is not None for value in q.values))
     wanted = {*REFERENCES, *best}
-    references = [outcome for outcome in column if outcome.entry.method in wanted]
+    references = [outcome for outcome in column if outcome.entry.method in wanted or outcome is local]
     metric = column[0].entry.metric
     compared = compare_pairs(column, references)
     names = tuple(dict.fromkeys([*(o.entry.method for o in references), *(other for _, other, _, _ in compared)]))
     return Answers(label, methods, answered, names, compared, metric.scaled(1.0), metric.digits, metric.higher)
+
+
+def _local_row(column: Sequence[Outcome]) -> Outcome | None:
+    """The row named Local, else the first one of this method: papers call it Local-Only or Separate."""
+    found = [outcome for outcome in column if algorithm_of(outcome) == LOCAL]
+    return next((outcome for outcome in found if outcome.entry.method == LOCAL), found[0] if found else None)
 
 
 def _mean(

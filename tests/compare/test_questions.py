@@ -33,6 +33,15 @@ def test_clients_left_behind():
     assert texts(found, "worse_than_local") == {"FedAvg": "33", "FedOBP": "33", "Local": ""}
 
 
+def test_a_row_that_trains_alone_is_the_reference_whatever_it_is_called():
+    methods = {"FedAvg": None, "FedOBP": None, "Local-Only": {"algorithm": "Local"}}
+    made = experiment(seeds=[0, 1], controls=[], methods=methods)
+    values = {**VALUES, ("Local-Only", ""): VALUES["Local", ""]}
+    found = answer(made, outcomes(made, values, {**CLIENTS, "Local-Only": CLIENTS["Local"]}), "")
+    assert texts(found, "worse_than_local") == {"FedAvg": "33", "FedOBP": "33", "Local-Only": ""}
+    assert "Local-Only" in found.references
+
+
 def test_columns_that_no_run_can_answer_are_left_out():
     found = answers(clients=None)
     assert texts(found, "spread") is None

@@ -2,6 +2,8 @@
 
 Every size is measured in a process of its own, all of them in turns. Clients share one pool of images, so that the data
 takes the same memory everywhere. The method keeps a whole model of each visited client; `store.memory` holds a few.
+
+A million clients alone, with few samples each: python tools/bench/federation_size.py --one 1000000 --samples 6 2
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ COHORT, TRAIN, TEST, POOL = 10, 60, 20, 4_000
 MEMORY = "50MB"
 
 
-def measure(clients: int, rounds: int) -> dict[str, Any]:
+def measure(clients: int, rounds: int, train: int = TRAIN, test: int = TEST) -> dict[str, Any]:
     """In this process: set up a federation and run some rounds, of which the first is not counted."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        data = RandomImages((1, 28, 28), [TRAIN] * clients, TEST, POOL)
+        data = RandomImages((1, 28, 28), [train] * clients, test, POOL)
         data.setup(0)
         store = StoreConfig(MEMORY, Path(folder))
         loop = make_loop(data, CNN, FedOBP(), store=store, participation=COHORT / clients, local_epochs=2)
@@ -54,11 +56,12 @@ def main() -> None:
     more = argparse.ArgumentParser(add_help=False)
     more.add_argument("--one", type=int, help="measure this number of clients here and print JSON")
     more.add_argument("--rounds", type=int)
+    more.add_argument("--samples", type=int, nargs=2, default=[TRAIN, TEST], help="of a client with --one: train, test")
     part = Part("federation_size", "Ten of so many clients in a round", more=more)
     options = part.options()
     turns, rounds = (1, 3) if options.quick else (3, 12)
     if options.one:
-        print(json.dumps(measure(options.one, options.rounds or rounds)))
+        print(json.dumps(measure(options.one, options.rounds or rounds, *options.samples)))
         return
     things = {str(n): lambda n=n: elsewhere(n, options.rounds or rounds) for n in SIZES}
     found = take_turns(things, options.turns or turns, warm_up=0)
