@@ -54,13 +54,17 @@ def test_a_table_replaces_the_one_before(measure, tmp_path, monkeypatch):
     )
 
 
-def test_a_title_fits_into_its_figure_beside_long_labels(measure):
-    label = "bare loop, two processes of one thread, channels_last, giving memory back"
-    bar = measure.Bar(label, measure.Spread(1, 1, 1))
-    figure = measure.draw_bars("A round on two cores, over a bare loop on two processes", [bar], "seconds")
+@pytest.mark.parametrize("drawing", ["bars", "lines"])
+def test_a_title_fits_into_its_figure(measure, drawing):
+    title, spread = "A round on two cores, over a bare loop on two processes", measure.Spread(1, 1, 1)
+    if drawing == "bars":
+        label = "bare loop, two processes of one thread, channels_last, giving memory back"
+        figure = measure.draw_bars(title, [measure.Bar(label, spread)], "seconds")
+    else:
+        panels = {name: ([1, 10], [spread, spread]) for name in ("seconds", "memory")}
+        figure = measure.draw_lines(title, "clients", panels)
     figure.draw_without_rendering()
-    titles = [text for text in figure.findobj(Text) if text.get_text().startswith("A round")]
-    (box,) = (title.get_window_extent() for title in titles)
+    (box,) = (text.get_window_extent() for text in figure.findobj(Text) if text.get_text() == title)
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.width
 

@@ -24,8 +24,8 @@ examples:
   pfl-compare configs/compare/first.yaml --slurm --slurm-options="--time=01:00:00"
 
 Tables, per-cell results and run directories are in runs/compare/<name>, or in
---out. Ctrl-C stops all runs, and the same command continues them. Exit codes:
-0 done or submitted, 1 a cell failed, 2 bad input, 130 stopped by Ctrl-C.
+--out. Ctrl-C stops all runs, and the same command continues them.
+Exit codes: 0 done or submitted, 1 a cell failed, 2 bad input, 130 stopped by Ctrl-C.
 """
 
 
