@@ -46,7 +46,7 @@ SELECTIONS: dict[Select, str] = {
     "last": "after the last round",
     "best": "at the round with the best value on the test data, which flatters",
     "validation": "at the round that the validation data chose",
-    "best_per_client": "each client at its own best {when} on the test data, which flatters",
+    "best_per_client": "with each client at its own best {when} on the test data, which flatters",
     "mean": "mean over all rounds",
 }
 
