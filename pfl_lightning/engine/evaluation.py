@@ -10,7 +10,6 @@ from torch import Tensor
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.first_visit import train_first_visit
-from pfl_lightning.engine.sequential import load_client
 from pfl_lightning.engine.shared_tests import (
     can_share,
     group_clients,
@@ -18,6 +17,7 @@ from pfl_lightning.engine.shared_tests import (
     starts_from_server,
     test_together,
 )
+from pfl_lightning.engine.visit import load_client
 from pfl_lightning.foundation.errors import DivergedError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.history import EVALUATED

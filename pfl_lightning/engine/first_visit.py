@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.engine.engine import Invitation
-from pfl_lightning.engine.sequential import naming_divergence, start_visit
+from pfl_lightning.engine.visit import naming_divergence, start_visit
 from pfl_lightning.model.client import ClientModule
 
 

@@ -1,6 +1,6 @@
 """Mistakes in an algorithm that a round shows. Each one ends the run with one line.
 
-Those of a single visit are checked in `engine.sequential`.
+Those of a single visit are checked in `engine.visit_checks`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.cohort import Plan, assign
 from pfl_lightning.engine.engine import Invitation, VisitResult
 from pfl_lightning.engine.per_sample import require_per_sample
-from pfl_lightning.engine.sequential import Sequential, visit
+from pfl_lightning.engine.sequential import Sequential
+from pfl_lightning.engine.visit import visit
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.foundation.state import State
 from pfl_lightning.model.client import ClientModule, LocalTraining

@@ -26,15 +26,9 @@ from pfl_lightning.engine.joint_training import JointTraining, Rows
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.pausable import PausableCall
 from pfl_lightning.engine.per_sample import require_per_sample
-from pfl_lightning.engine.sequential import (
-    Sequential,
-    Stopwatch,
-    end_visit,
-    is_tested,
-    naming_divergence,
-    start_visit,
-    test_participant,
-)
+from pfl_lightning.engine.sequential import Sequential
+from pfl_lightning.engine.stopwatch import Stopwatch
+from pfl_lightning.engine.visit import end_visit, is_tested, naming_divergence, start_visit, test_participant
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule, Training
 from pfl_lightning.model.layout import Layout

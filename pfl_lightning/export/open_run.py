@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfl_lightning.engine.evaluation import finetune
-from pfl_lightning.engine.sequential import load_client
+from pfl_lightning.engine.visit import load_client
 from pfl_lightning.export.inputs import input_module
 from pfl_lightning.export.predictor import Predictor, client_model, detached_copy, model_of
 from pfl_lightning.foundation.errors import ConfigError

@@ -10,7 +10,7 @@ from torch import Tensor
 from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.first_visit import train_first_visit
-from pfl_lightning.engine.sequential import load_client
+from pfl_lightning.engine.visit import load_client
 from pfl_lightning.export.card import Card
 from pfl_lightning.export.model_files import write_model
 from pfl_lightning.export.saved_run import SavedRun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_lightning.engine.sequential import load_client
+from pfl_lightning.engine.visit import load_client
 from pfl_lightning.foundation.state import State
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.model.client import MEMORY, ClientModule
