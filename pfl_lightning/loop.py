@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -136,13 +135,14 @@ class FederatedFabricLoop:
         guard = RoundGuard(self.algorithm, server)
         uploads = Uploads(self.comm, plan.owner)
         reports: dict[int, VisitReport] = {}
-        for result in self.engine.run(plan, lambda c: Invitation(c, weights[c], self.store.get(c)), server):
-            uploads.add(result.upload, result.diverged)
-            self.store.put(result.client, result.state)
-            reports[result.client] = result.report
-            for callback in callbacks:
-                callback.on_visit_end(result)
-            clock.lap("aggregate", result.phases)
+        for results in self.engine.run(plan, lambda c: Invitation(c, weights[c], self.store.get(c)), server):
+            uploads.add([result.upload for result in results], [result.diverged for result in results])
+            for result in results:
+                self.store.put(result.client, result.state)
+                reports[result.client] = result.report
+                for callback in callbacks:
+                    callback.on_visit_end(result)
+            clock.lap("aggregate", *(result.phases for result in results))
         uploads.close()
         guard.check_server()
         replies = self.algorithm.aggregate(server, uploads)
@@ -221,12 +221,13 @@ class _Clock:
         self._comm, self._started = comm, time.perf_counter()
         self._mark, self._waited = self._started, comm.waited
 
-    def lap(self, phase: str, inside: Mapping[str, float] = MappingProxyType({})) -> None:
+    def lap(self, phase: str, *inside: Mapping[str, float]) -> None:
         """Count the time since the last lap for `phase`, except for waiting and the phases `inside` it."""
         now, waited = time.perf_counter(), self._comm.waited - self._waited
-        parts = {"wait": waited, **inside} if waited else inside
-        rest = now - self._mark - sum(parts.values())
-        for name, seconds in [*parts.items(), (phase, rest)]:
+        parts = [(name, seconds) for phases in inside for name, seconds in phases.items()]
+        parts += [("wait", waited)] if waited else []
+        rest = now - self._mark - sum(seconds for _, seconds in parts)
+        for name, seconds in [*parts, (phase, rest)]:
             self.phases[name] = self.phases.get(name, 0.0) + seconds
         self._mark, self._waited = now, self._comm.waited
 

@@ -12,10 +12,12 @@ non-finite value, has diverged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from pfl_lightning.foundation.transfer import send
 
 SCALE = 2.0**44
 RESOLUTION = 1 / SCALE
@@ -54,18 +56,35 @@ class ExactMean:
             weight: the client's fraction of the total weight of the round.
             sends: per name a bool tensor of the entries that count. A name without one counts whole.
         """
-        unit, usable = round(weight * SCALE), []
-        if sends:
+        return self.add_all([values], [weight], [sends])[0]
+
+    def add_all(
+        self, values: Sequence[Mapping[str, Tensor]], weights: Sequence[float], sends: Sequence[Mapping[str, Tensor]]
+    ) -> Tensor:
+        """Add the values of several clients at once. Returns a bool tensor with the answer of `add` for each."""
+        units, usable = [round(weight * SCALE) for weight in weights], list[Tensor]()
+        if any(sends):
             self.weigh_each_entry()
         for name, sums in self.entries.items():
-            value, sent = values[name].detach().reshape(-1), sends.get(name)
-            sent = None if sent is None else sent.reshape(-1)
-            usable += _add_scaled(sums, value, sent, weight)
-            self.totals[name] += unit
-            if self.entry_weights is not None:
-                weights = self._split(self.entry_weights)[name]
-                weights.add_(unit if sent is None else sent, alpha=1 if sent is None else unit)
-        return torch.stack(usable).all() if usable else torch.tensor(True)
+            entry_weights = None if self.entry_weights is None else self._split(self.entry_weights)[name]
+            self.totals[name] += sum(units)
+            rows = [each[name].detach().reshape(-1) for each in values]
+            sent = _rows_sent([each.get(name) for each in sends], rows)
+            if entry_weights is not None and sent is None:
+                entry_weights += sum(units)
+            chunk = (CPU_CHUNK if sums.device.type == "cpu" else CHUNK) // len(rows)
+            for start in range(0, len(sums), chunk):
+                at = slice(start, start + chunk)
+                part = _stacked([row[at] for row in rows])
+                if sent is not None:
+                    chosen = _stacked([row[at] for row in sent])
+                    part = part.where(chosen, 0.0)
+                    assert entry_weights is not None, "made above"
+                    entry_weights[at] += _added_up(chosen.long() * _column(units, torch.int64, sums.device))
+                usable.append(_fit(part))
+                scaled = part.double() * _column([weight * SCALE for weight in weights], torch.float64, sums.device)
+                sums[at] += _added_up(scaled.round_().long())
+        return torch.stack(usable).all(0) if usable else torch.ones(len(weights), dtype=torch.bool)
 
     def weigh_each_entry(self) -> None:
         """Keep a weight for each entry from now on: some client sends only a part of the model."""
@@ -101,14 +120,33 @@ def is_finite(value: Tensor) -> Tensor:
     return low.isfinite() & high.isfinite()
 
 
-def _add_scaled(sums: Tensor, value: Tensor, sent: Tensor | None, weight: float) -> list[Tensor]:
-    """Add the values in pieces. Returns for each piece whether it fits."""
-    usable: list[Tensor] = []
-    chunk = CPU_CHUNK if value.device.type == "cpu" else CHUNK
-    for start in range(0, value.numel(), chunk):
-        part = value[start : start + chunk]
-        if sent is not None:
-            part = part.where(sent[start : start + chunk], 0.0)
-        usable.append(fits(part))
-        sums[start : start + chunk] += (part.double() * (weight * SCALE)).round_().long()
-    return usable
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """The rows of a matrix. A single one is not copied."""
+    return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _rows_sent(sends: Sequence[Tensor | None], rows: Sequence[Tensor]) -> list[Tensor] | None:
+    """The entries that each client sends, or None if all send everything."""
+    if all(sent is None for sent in sends):
+        return None
+    whole = [
+        torch.ones_like(row, dtype=torch.bool) if sent is None else sent for sent, row in zip(sends, rows, strict=True)
+    ]
+    return [sent.reshape(-1) for sent in whole]
+
+
+def _column(numbers: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor | float:
+    """One factor per row of a matrix."""
+    return numbers[0] if len(numbers) == 1 else send(torch.tensor(numbers, dtype=dtype)[:, None], device)
+
+
+def _added_up(rows: Tensor) -> Tensor:
+    return rows[0] if len(rows) == 1 else rows.sum(0)
+
+
+def _fit(rows: Tensor) -> Tensor:
+    """`fits` for each row."""
+    if len(rows) == 1:
+        return fits(rows)[None]
+    low, high = rows.aminmax(dim=1)
+    return torch.maximum(-low, high) <= LIMIT

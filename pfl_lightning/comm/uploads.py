@@ -81,28 +81,37 @@ class Uploads:
         self._total: ExactMean | None = None
         self._averaged = self._partial = False
 
-    def add(self, upload: Upload, diverged: str | None = None) -> None:
-        """Take the upload of a client that this rank has trained.
+    def add(self, uploads: Sequence[Upload], diverged: Sequence[str | None] | None = None) -> None:
+        """Take the uploads of clients that this rank has trained.
 
         Args:
-            upload: the upload.
-            diverged: a sign that the client has diverged, if its visit showed one.
+            uploads: the uploads. Those of clients that were trained together are averaged together.
+            diverged: per upload a sign that the client has diverged, if its visit showed one.
         """
-        usable = [is_finite(v) for v in upload.extra.values() if _is_float(v)]
-        if upload.values:
-            if self._total is None:
-                self._total = ExactMean(upload.values)
-            elif self._total.sizes != _sizes(upload.values):
-                own, others = _compare(_sizes(upload.values), self._total.sizes)
-                raise AlgorithmError(f"upload: client {upload.client} uploads {own}, but other clients {others}")
-            usable.append(self._total.add(upload.values, upload.weight, upload.sends))
-        if diverged:
-            self.diverged[upload.client] = diverged
-        elif usable and all(flag.is_cuda for flag in usable):
-            self._unread[upload.client] = torch.stack(usable).all()
-        elif not all(map(bool, usable)):
-            self.diverged[upload.client] = UNUSABLE
-        self.local[upload.client] = Upload(upload.client, {}, upload.weight, upload.sends, upload.extra)
+        for upload in uploads:
+            self._check_sizes(upload)
+        averaged, fits = [upload for upload in uploads if upload.values], dict[int, Tensor]()
+        if self._total and averaged:
+            added = self._total.add_all(*zip(*((u.values, u.weight, u.sends) for u in averaged), strict=True))
+            fits = dict(zip((upload.client for upload in averaged), added, strict=True))
+        for upload, sign in zip(uploads, diverged or [None] * len(uploads), strict=True):
+            usable = [is_finite(v) for v in upload.extra.values() if _is_float(v)]
+            usable += [fits[upload.client]] if upload.client in fits else []
+            if sign:
+                self.diverged[upload.client] = sign
+            elif usable and all(flag.is_cuda for flag in usable):
+                self._unread[upload.client] = torch.stack(usable).all()
+            elif not all(map(bool, usable)):
+                self.diverged[upload.client] = UNUSABLE
+            self.local[upload.client] = Upload(upload.client, {}, upload.weight, upload.sends, upload.extra)
+
+    def _check_sizes(self, upload: Upload) -> None:
+        """Refuse values whose names or sizes differ from those of the clients before."""
+        if upload.values and self._total is None:
+            self._total = ExactMean(upload.values)
+        elif upload.values and self._total and self._total.sizes != _sizes(upload.values):
+            own, others = _compare(_sizes(upload.values), self._total.sizes)
+            raise AlgorithmError(f"upload: client {upload.client} uploads {own}, but other clients {others}")
 
     def close(self) -> None:
         """Called by the loop when all clients are trained. Raises a `DivergedError` on every rank if one diverged."""

@@ -60,8 +60,8 @@ class Engine(Protocol):
             homes: the rank that holds the state of each client, -1 for none.
         """
 
-    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
-        """Train the clients of this rank and yield the results, one at a time.
+    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[Sequence[VisitResult]]:
+        """Train the clients of this rank and yield the results, of one client or of several at a time.
 
         Args:
             plan: who trains whom.

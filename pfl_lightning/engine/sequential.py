@@ -31,6 +31,6 @@ class Sequential(Engine):
         return Plan(assign(cohort, costs, self.comm.world, homes))
 
     @override
-    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
+    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[Sequence[VisitResult]]:
         for client in plan.clients_of[self.comm.rank]:
-            yield visit(self.client, invite(client), self.algorithm, server)
+            yield [visit(self.client, invite(client), self.algorithm, server)]

@@ -150,7 +150,7 @@ class Teams(Sequential):
         return Plan([teams[rank // size] if rank % size == 0 else [] for rank in range(world)])
 
     @override
-    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
+    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[Sequence[VisitResult]]:
         """All members train the leader's clients. Only the leader has results."""
         self.team.training = True
         try:
@@ -159,6 +159,6 @@ class Teams(Sequential):
                 invitation = invitation._replace(state=self.team.share_state(invitation.state))
                 result = visit(self.client, invitation, self.algorithm, server)
                 if not self.team.place:
-                    yield result
+                    yield [result]
         finally:
             self.team.training = False

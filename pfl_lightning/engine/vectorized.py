@@ -21,6 +21,7 @@ from pfl_lightning.algorithm import Algorithm, Server
 from pfl_lightning.comm.ranks import Comm
 from pfl_lightning.engine.cohort import Plan
 from pfl_lightning.engine.engine import Invitation, VisitResult
+from pfl_lightning.engine.joint_exchange import JointExchange
 from pfl_lightning.engine.joint_tests import JointTests
 from pfl_lightning.engine.joint_training import JointTraining, Rows
 from pfl_lightning.engine.lockstep import LockstepClient
@@ -28,7 +29,7 @@ from pfl_lightning.engine.pausable import PausableCall
 from pfl_lightning.engine.per_sample import require_per_sample
 from pfl_lightning.engine.sequential import Sequential
 from pfl_lightning.engine.stopwatch import Stopwatch
-from pfl_lightning.engine.visit import end_visit, is_tested, naming_divergence, start_visit, test_participant
+from pfl_lightning.engine.visit import is_tested, naming_divergence, test_participant
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.model.client import ClientModule, Training
 from pfl_lightning.model.layout import Layout
@@ -82,21 +83,20 @@ class Vectorized(Sequential):
         self._try_out()
         self.joint = JointTraining(self.clients, self.vectors, self.grads)
         self.tests = JointTests(self.clients, self.vectors)
+        self.exchange = JointExchange(self.vectors, algorithm)
         joins = self._can_join()
         for client in self.clients:
             client.joins = joins
 
     @override
-    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[VisitResult]:
+    def run(self, plan: Plan, invite: Callable[[int], Invitation], server: Server) -> Iterator[Sequence[VisitResult]]:
         sizes, size = self.client.data.train_sizes, len(self.clients)
         mine = sorted(
             plan.clients_of[self.comm.rank], key=lambda number: -int(sizes[number])
         )  # groups of equal clients
         for group in (mine[start : start + size] for start in range(0, len(mine), size)):
-            clients, starts = self.clients[: len(group)], []
-            for client, number in zip(clients, group, strict=True):
-                with client.own_rng(), naming_divergence(client):
-                    starts.append(start_visit(client, invite(number), self.algorithm, server))
+            clients = self.clients[: len(group)]
+            starts = self.exchange.start(clients, map(invite, group), server)
             together = Stopwatch(self.vectors.device)
             before = self.test(clients, server)
             together.lap("test")
@@ -106,12 +106,10 @@ class Vectorized(Sequential):
             together.lap("fit")
             after = self.test(clients, server)
             together.lap("test")
-            for client, start, first, last in zip(clients, starts, before, after, strict=True):
+            for start in starts:
                 start.watch.lap(None)
                 start.watch.add(together, 1 / len(clients))
-                with client.own_rng(), naming_divergence(client):
-                    result = end_visit(client, start, first, last, self.algorithm, server)
-                yield result
+            yield from self.exchange.end(clients, starts, before, after, server)
 
     def test(self, clients: Sequence[LockstepClient], server: Server) -> Sequence[Tensor]:
         """The sums of each client's test: at once, if the method and the task have the usual tests."""

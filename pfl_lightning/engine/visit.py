@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from pfl_lightning.foundation.errors import ConfigError, DivergedError, RunError
 from pfl_lightning.foundation.state import State
 from pfl_lightning.metrics.visit_report import VisitReport
 from pfl_lightning.model.client import MEMORY, ClientModule
-from pfl_lightning.model.masks import NotFiniteError
+from pfl_lightning.model.masks import NotFiniteError, layer_counts
 
 
 def visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> VisitResult:
@@ -71,14 +71,18 @@ def load_client(client: ClientModule, number: int, state: State | None, algorith
         check_mask(client, algorithm)
 
 
+def accept(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> None:
+    """Load the invited client."""
+    load_client(client, invitation.client, invitation.state, algorithm, server)
+    client.weight = invitation.weight
+
+
 def start_visit(client: ClientModule, invitation: Invitation, algorithm: Algorithm, server: Server) -> Start:
     """Load the client and run `download`."""
     watch = Stopwatch(client.vector.device)
-    load_client(client, invitation.client, invitation.state, algorithm, server)
-    client.weight = invitation.weight
+    accept(client, invitation, algorithm, server)
     algorithm.download(client, server)
-    counts = [client.mask[span.start : span.stop].count_nonzero() for span in client.layout.parameter_spans]
-    personal = torch.stack(counts) if counts else client.mask.new_empty(0, dtype=torch.int64)
+    personal = layer_counts(client.mask, client.layout)
     down_bytes = algorithm.down_bytes(client, server)
     watch.lap("download")
     return Start(personal, down_bytes, watch)
@@ -96,36 +100,78 @@ def is_tested(client: ClientModule) -> bool:
     return client.local.tests is None or client.local.tests(client.round)
 
 
+class Ending(NamedTuple):
+    """A visit that is over, before its numbers are read from the device."""
+
+    client: int
+    state: State
+    upload: Upload
+    mask: Tensor
+    start: Start
+    samples: int
+    numbers: list[Tensor]
+    """Sums of both tests, personal entries, logged sums, the loss, and the counts of the upload."""
+
+    def result(self, numbers: Sequence[list[float]]) -> VisitResult:
+        """The result, given the values of `numbers`."""
+        before, after, personal, logged, (loss,), *sent = numbers
+        phases = self.start.watch.read()
+        report = VisitReport(
+            before=before,
+            after=after,
+            personal=[int(count) for count in personal],
+            logged=logged,
+            loss_sum=loss,
+            samples=self.samples,
+            up_bytes=self.upload.count_bytes([number for (number,) in sent]),
+            down_bytes=self.start.down_bytes,
+            seconds=sum(phases.values()),
+        )
+        diverged = _divergence(report, self.state)
+        return VisitResult(self.client, self.state, self.upload, report, self.mask, phases, diverged)
+
+
 def end_visit(
     client: ClientModule, start: Start, before: Tensor, after: Tensor, algorithm: Algorithm, server: Server
 ) -> VisitResult:
     """Take out the client's upload, report and state, given the sums of its tests before and after training."""
     mask = client.mask.clone()  # `upload` may clear it
     upload = algorithm.upload(client, server)
+    (result,) = read_results([take_out(client, start, before, after, algorithm, upload, mask)])
+    return result
+
+
+def take_out(
+    client: ClientModule,
+    start: Start,
+    before: Tensor,
+    after: Tensor,
+    algorithm: Algorithm,
+    upload: Upload,
+    mask: Tensor,
+) -> Ending:
+    """Take out the client's state, and all that its report is made of."""
     check_visit(client, upload, algorithm)
     upload = _without_aliases(upload, client)
     state = client.dump_state()
     start.watch.lap("upload")
-    logged, loss_total = client.task.trained.sums(client.vector.device), client.loss_total[None]
-    tested, trained, personal, logs, (loss,), *sent = read(
-        before, after, start.personal, logged, loss_total, *(count[None] for count in upload.count_sent())
-    )
-    phases = start.watch.read()
-    report = VisitReport(
-        before=tested,
-        after=trained,
-        personal=[int(count) for count in personal],
-        logged=logs,
-        loss_sum=loss,
-        samples=client.samples_seen,
-        up_bytes=upload.count_bytes([number for (number,) in sent]),
-        down_bytes=start.down_bytes,
-        seconds=sum(phases.values()),
-    )
-    return VisitResult(client.id, state, upload, report, mask, phases, _divergence(report, state))
+    logged, loss = client.task.trained.sums(client.vector.device), client.loss_total[None]
+    counts = [count[None] for count in upload.count_sent()]
+    numbers = [before, after, start.personal, logged, loss, *counts]
+    return Ending(client.id, state, upload, mask, start, client.samples_seen, numbers)
 
 
-def read(*tensors: Tensor) -> list[list[float]]:
+def read_results(endings: Sequence[Ending]) -> list[VisitResult]:
+    """The results of some visits. The host waits for a GPU once."""
+    numbers = read([tensor for ending in endings for tensor in ending.numbers])
+    results: list[VisitResult] = []
+    for ending in endings:
+        own, numbers = numbers[: len(ending.numbers)], numbers[len(ending.numbers) :]
+        results.append(ending.result(own))
+    return results
+
+
+def read(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers in some small tensors. The host waits for a GPU once."""
     if not any(tensor.is_cuda for tensor in tensors):
         return [tensor.tolist() for tensor in tensors]

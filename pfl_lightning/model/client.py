@@ -175,6 +175,10 @@ class ClientModule(FlatModel):
             self._counted = self.mask, now, masks.count(self.mask)
         return self._counted[2]
 
+    def know_personal(self, count: int) -> None:
+        """Take a count of the present mask that is known already, so that nothing counts it again."""
+        self._counted = self.mask, self.mask._version, count
+
     def receive(self, vector: Tensor) -> None:
         """Take all entries from `vector` [S], except the personal ones."""
         if self.count_personal():

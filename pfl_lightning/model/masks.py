@@ -197,10 +197,16 @@ def unpack(bits: Tensor, n: int) -> Tensor:
     return mask
 
 
+def layer_counts(mask: Tensor, layout: Layout) -> Tensor:
+    """The number of personal entries in each parameter tensor, of masks [..., S]: int64 [..., layers] on the device."""
+    counts = [mask[..., span.start : span.stop].count_nonzero(-1) for span in layout.parameter_spans]
+    return torch.stack(counts, -1) if counts else mask.new_empty(*mask.shape[:-1], 0, dtype=torch.int64)
+
+
 def count_by_layer(mask: Tensor, layout: Layout) -> list[int]:
     """The number of personal entries in each parameter tensor, in the layout's order. `mask` is [S] or [P]."""
-    counts = [mask[span.start : span.stop].count_nonzero() for span in layout.parameter_spans]
-    return torch.stack(counts).tolist() if counts else []
+    counts: list[int] = layer_counts(mask, layout).tolist()
+    return counts
 
 
 def share_by_layer(mask: Tensor, layout: Layout) -> dict[str, float]:

@@ -86,7 +86,9 @@ class TrainingLog:
 
     def sums(self, device: torch.device) -> Tensor:
         """The sums of the visit, float64, for all entries in their order. Zeros: not logged."""
-        parts = [torch.zeros(0, dtype=torch.float64, device=device)]
+        if not self.entries:
+            return torch.empty(0, dtype=torch.float64, device=device)
+        parts: list[Tensor] = []
         for column, entry in self.entries.items():
             zeros = torch.zeros(len(entry.names), dtype=torch.float64)
             parts.append(self._sums.get(column, zeros).to(device))

@@ -46,7 +46,8 @@ def test_uploads_that_alias_the_live_model_are_copied(engine):
     algorithm.seen = {}
     loop = toy_loop(one_rank(), algorithm, **PLAIN, **engine)
     plan = loop.engine.plan(range(7), [1.0] * 7, [-1] * 7)
-    results = list(loop.engine.run(plan, lambda c: Invitation(c, 1 / 7, None), loop.server.next_round()))
+    groups = loop.engine.run(plan, lambda c: Invitation(c, 1 / 7, None), loop.server.next_round())
+    results = [result for group in groups for result in group]
     assert len(results) == len(algorithm.seen) == 7
     for result in results:
         seen, upload = algorithm.seen[result.client], result.upload

@@ -29,7 +29,7 @@ def uploads_of(
     by_client = {upload.client: upload for upload in uploads}
     found = Uploads(comm, Plan([list(clients) for clients in clients_of]).owner)
     for client in clients_of[comm.rank]:
-        found.add(by_client.get(client, Upload(client, {}, 0.0)))
+        found.add([by_client.get(client, Upload(client, {}, 0.0))])
     found.close()
     return found
 

@@ -20,6 +20,7 @@ from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pfl_lightning.algorithms import FedAvg
+from pfl_lightning.comm import exact_mean
 from pfl_lightning.data.sets import Fashion10k
 from pfl_lightning.engine.vectorized import Vectorized
 from pfl_lightning.loop import FederatedFabricLoop
@@ -78,7 +79,12 @@ def count(net: Any, clients_per_step: int) -> tuple[Counter[str], Counter[str], 
         training.update(whole - before)
 
     owner = (loop.engine, "fit") if isinstance(loop.engine, Vectorized) else (loop.engine.client, "train_epochs")
-    with counted(whole), patch.object(*owner, partial(watched, getattr(*owner))):
+    # the mean of models takes larger pieces on a GPU than on a CPU
+    with (
+        patch.object(exact_mean, "CPU_CHUNK", exact_mean.CHUNK),
+        counted(whole),
+        patch.object(*owner, partial(watched, getattr(*owner))),
+    ):
         record = loop.round()
     sizes = data.train_sizes[record.cohort].tolist()
     return training, whole, sum(EPOCHS * len(batch_sizes(size, BATCH)) for size in sizes)
