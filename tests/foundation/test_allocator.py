@@ -3,6 +3,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -66,3 +67,12 @@ def test_trimming_is_left_alone_unless_blocks_are_kept(monkeypatch, accepts, don
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: SimpleNamespace())
     assert allocator.reuse_memory() is False
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_the_tool_counts_the_page_faults_of_a_block():
+    tool = Path(__file__).parents[2] / "tools" / "check" / "allocator.py"
+    output = subprocess.run([sys.executable, tool], check=True, capture_output=True, text=True).stdout
+    last = output.splitlines()[-1]
+    assert "`reuse_memory`" in last
+    assert float(last.split("|")[-2]) < 1
