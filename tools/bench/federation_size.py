@@ -3,7 +3,9 @@
 Every size is measured in a process of its own, all of them in turns. Clients share one pool of images, so that the data
 takes the same memory everywhere. The method keeps a whole model of each visited client; `store.memory` holds a few.
 
-A million clients alone, with few samples each: python tools/bench/federation_size.py --one 1000000 --samples 6 2
+A million clients alone, with few samples each, and evaluations of a thousand of them and of all:
+
+    python tools/bench/federation_size.py --one 1000000 --samples 6 2 --evaluate 1000 1000000
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from federation import RandomImages, make_loop
 from measure import Part, Spread, draw_lines, take_turns
 
 from pfl_lightning.algorithms import FedOBP
+from pfl_lightning.engine.cohort import draw_evaluated
 from pfl_lightning.foundation.process_memory import peak_memory
 from pfl_lightning.nets import CNN
 from pfl_lightning.store import StoreConfig
@@ -30,8 +34,13 @@ COHORT, TRAIN, TEST, POOL = 10, 60, 20, 4_000
 MEMORY = "50MB"
 
 
-def measure(clients: int, rounds: int, train: int = TRAIN, test: int = TEST) -> dict[str, Any]:
-    """In this process: set up a federation and run some rounds, of which the first is not counted."""
+def measure(
+    clients: int, rounds: int, train: int = TRAIN, test: int = TEST, evaluate: Sequence[int] = ()
+) -> dict[str, Any]:
+    """In this process: set up a federation and run some rounds, of which the first is not counted.
+
+    Then evaluate so many of the clients.
+    """
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         data = RandomImages((1, 28, 28), [train] * clients, test, POOL)
@@ -41,6 +50,11 @@ def measure(clients: int, rounds: int, train: int = TRAIN, test: int = TEST) -> 
         ready = time.perf_counter() - begin
         seconds = [float(loop.round().scalars["seconds"]) for _ in range(1 + rounds)][1:]
         answer = {"setup": ready, "round": Spread.of(seconds).median, "memory": peak_memory()}
+        for number in evaluate:
+            begin = time.perf_counter()
+            loop.evaluated = draw_evaluated(0, clients, number)
+            loop.evaluate()
+            answer[f"evaluation of {number}"] = time.perf_counter() - begin
         return answer | {"disk": loop.store.tiers.on_disk, "visited": len(loop.store.states)}
 
 
@@ -57,11 +71,12 @@ def main() -> None:
     more.add_argument("--one", type=int, help="measure this number of clients here and print JSON")
     more.add_argument("--rounds", type=int)
     more.add_argument("--samples", type=int, nargs=2, default=[TRAIN, TEST], help="of a client with --one: train, test")
+    more.add_argument("--evaluate", type=int, nargs="*", default=[], help="with --one: evaluate so many clients")
     part = Part("federation_size", "Ten of so many clients in a round", more=more)
     options = part.options()
     turns, rounds = (1, 3) if options.quick else (3, 12)
     if options.one:
-        print(json.dumps(measure(options.one, options.rounds or rounds, *options.samples)))
+        print(json.dumps(measure(options.one, options.rounds or rounds, *options.samples, options.evaluate)))
         return
     things = {str(n): lambda n=n: elsewhere(n, options.rounds or rounds) for n in SIZES}
     found = take_turns(things, options.turns or turns, warm_up=0)
