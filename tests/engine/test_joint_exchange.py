@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -127,6 +128,24 @@ def test_each_client_of_a_group_has_its_own_seconds(algorithm, monkeypatch):
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: now[0])
     make_loop(Slow()).round([Keep()])
     assert [(phases["download"], phases["upload"]) for phases in found] == [(1, 1)] * 7
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_uploaded_models_are_gone_when_the_next_clients_train(count):
+    uploaded, kept = list[ref[Tensor]](), list[int]()
+
+    class Looks(FedAvg):
+        @override
+        def fit(self, client: ClientModule, server: Server) -> None:
+            kept.append(sum(model() is not None for model in uploaded))
+
+    class Note(Callback):
+        @override
+        def on_visit_end(self, result: VisitResult) -> None:
+            uploaded.append(ref(result.upload.values["vector"]))
+
+    make_loop(Looks(), clients_per_step=count).round([Note()])
+    assert kept == [0] * 7
 
 
 def test_a_mask_that_does_not_fit_is_named():
