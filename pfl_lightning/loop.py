@@ -143,6 +143,7 @@ class FederatedFabricLoop:
                 for callback in callbacks:
                     callback.on_visit_end(result)
             clock.lap("aggregate", *(result.phases for result in results))
+            del results, result  # the next clients train without the models of these
         uploads.close()
         guard.check_server()
         replies = self.algorithm.aggregate(server, uploads)

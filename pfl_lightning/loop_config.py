@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral
+from typing import Literal, get_args
 
 from pfl_lightning.foundation.errors import require
 
 PARTS = ("all", "head", "body")
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class LoopConfig:
     order. Results differ by rounding."""
     compile: str | None = None
     """Backend of torch.compile for the net, such as inductor. null disables compilation."""
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    compile_mode: CompileMode = "default"
     """Mode of the backend inductor. reduce-overhead uses CUDA graphs, for small models on GPUs."""
 
     def __post_init__(self) -> None:
@@ -73,13 +75,16 @@ class LoopConfig:
             "clients_per_step": 1,
         }
         for key, least_value in least.items():
-            require(getattr(self, key) >= least_value, key, getattr(self, key), f"a whole number >= {least_value}")
+            value = getattr(self, key)
+            require(_is_whole(value) and value >= least_value, key, value, f"a whole number >= {least_value}")
         alone = self.clients_per_step == 1 or self.ranks_per_client == 1
         require(alone, "clients_per_step", self.clients_per_step, "1 with ranks_per_client above 1")
         sample = self.eval_clients
-        fine = sample is None or (sample >= 1 if isinstance(sample, int) else 0 < sample <= 1)
+        fine = sample is None or (_is_whole(sample) and sample >= 1) or (isinstance(sample, float) and 0 < sample <= 1)
         require(fine, "eval_clients", sample, "a whole number >= 1, a fraction above 0 and up to 1, or null")
         self._check_rates()
+        modes = get_args(CompileMode)
+        require(self.compile_mode in modes, "compile_mode", self.compile_mode, " | ".join(modes))
         plain = self.compile_mode == "default" or self.compile == "inductor"
         require(plain, "compile_mode", self.compile_mode, "default, or compile: inductor, the backend that has modes")
         choices = ("auto", "seconds", "samples")
@@ -126,3 +131,8 @@ class LoopConfig:
     def by_seconds(self) -> bool:
         """Whether ranks are balanced by measured seconds."""
         return self.balance_by != "samples" and self.clients_per_step == 1
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a setting, which Python may give any value, is a whole number."""
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -175,6 +175,18 @@ def test_bad_settings_are_refused(key, value):
         LoopConfig(**{key: value})
 
 
+@pytest.mark.parametrize("key", ["rounds", "clients_per_step", "test_every", "batch_size"])
+@pytest.mark.parametrize("value", [2.5, True, "2", None])
+def test_python_gets_a_line_about_numbers_that_are_not_whole(key, value):
+    with pytest.raises(ConfigError, match=f"{key}: .* is not allowed; use a whole number >= "):
+        LoopConfig(**{key: value})
+
+
+def test_python_gets_a_line_about_a_mode_that_does_not_exist():
+    with pytest.raises(ConfigError, match="compile_mode: 'fast' is not allowed; use default"):
+        LoopConfig(compile="inductor", compile_mode="fast")  # type: ignore[arg-type]
+
+
 def test_the_phases_of_a_round_by_hand(monkeypatch):
     """Started at 10. Until 14 a visit (fit 2, test 1), the rest is aggregation; until 20 metrics, 5 of them waiting."""
     times, comm = iter([10.0, 14.0, 20.0, 21.0]), SimpleNamespace(waited=100.0)

@@ -15,6 +15,7 @@ from pfl_lightning.engine.engine import Invitation, VisitResult
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.stopwatch import Stopwatch
 from pfl_lightning.engine.visit import Start, accept, end_visit, naming_divergence, read_results, start_visit, take_out
+from pfl_lightning.engine.visit_checks import check_mask
 from pfl_lightning.model.masks import layer_counts
 
 
@@ -56,7 +57,8 @@ class JointExchange:
         counts = layer_counts(masks, clients[0].layout)
         for client, total, personal, watch in zip(clients, totals, counts, watches, strict=True):
             client.know_personal(total)
-            starts.append(Start(personal, self.algorithm.down_bytes(client, server), watch))
+            with client.own_rng(), naming_divergence(client):  # an `exchange` of the method may draw random numbers
+                starts.append(Start(personal, self.algorithm.down_bytes(client, server), watch))
         together.lap("download")
         for watch in watches:
             watch.add(together, 1 / len(clients))
@@ -75,13 +77,20 @@ class JointExchange:
         visits = zip(clients, starts, before, after, strict=True)
         if not self.uploads or len(clients) == 1:
             for client, start, first, last in visits:
+                start.watch.lap(None)
                 with client.own_rng(), naming_divergence(client):
                     result = end_visit(client, start, first, last, self.algorithm, server)
                 yield [result]
             return
+        watch = Stopwatch(self.vectors.device)
+        for client in clients:
+            check_mask(client, self.algorithm)
         models, masks = self.vectors[: len(clients)].clone(), torch.stack([client.mask for client in clients])
+        watch.lap("upload")
         endings = []
         for row, (client, start, first, last) in enumerate(visits):
+            start.watch.add(watch, 1 / len(clients))
+            start.watch.lap(None)
             with client.own_rng(), naming_divergence(client):
                 upload = self.algorithm.upload_model(client, models[row])
                 endings.append(take_out(client, start, first, last, self.algorithm, upload, masks[row]))

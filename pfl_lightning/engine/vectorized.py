@@ -107,7 +107,6 @@ class Vectorized(Sequential):
             after = self.test(clients, server)
             together.lap("test")
             for start in starts:
-                start.watch.lap(None)
                 start.watch.add(together, 1 / len(clients))
             yield from self.exchange.end(clients, starts, before, after, server)
 

@@ -17,12 +17,12 @@ def check_visit(client: ClientModule, upload: Upload, algorithm: Algorithm) -> N
     if upload.client != client.id or not 0 <= upload.weight <= 1 + 1e-9:
         found = f"Upload({upload.client}, …, {upload.weight})"
         raise error_of(algorithm, "upload", f"returns {found} for client {client.id}; use client.id and client.weight")
-    for name, sends in upload.sends.items():
-        if name in upload.values and sends.shape != upload.values[name].shape:
-            raise error_of(algorithm, "upload", f"has sends[{name!r}] that does not match values[{name!r}]")
     if client.vector is not client.live:
         raise error_of(algorithm, "", "assigns client.vector, which disconnects it from the model; use copy_")
     check_mask(client, algorithm)
+    for name, sends in upload.sends.items():
+        if name in upload.values and sends.shape != upload.values[name].shape:
+            raise error_of(algorithm, "upload", f"has sends[{name!r}] that does not match values[{name!r}]")
     check_memory(client.memory, "client.memory", algorithm)
 
 

@@ -77,7 +77,7 @@ def test_without_tests_no_column_claims_one():
     assert summary["last"]["all_acc_before"] > 0
 
 
-@pytest.mark.parametrize("sample", [0, -1, 0.0, 1.5])
+@pytest.mark.parametrize("sample", [0, -1, 0.0, 1.5, True, "10"])
 def test_a_sample_that_cannot_be_drawn_is_refused(sample):
     with pytest.raises(ConfigError, match=r"eval_clients: .* is not allowed; use a whole number >= 1, a fraction"):
         LoopConfig(eval_clients=sample)

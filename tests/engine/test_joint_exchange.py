@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -11,11 +12,14 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from typing_extensions import override
 
-from pfl_lightning.algorithm import Algorithm, ClientModule, Server, Upload
+from pfl_lightning.algorithm import Algorithm, ClientModule, Exchange, Server, Upload
 from pfl_lightning.algorithms import FedAvg, FedBABU, FedOBP, FedPer
+from pfl_lightning.callback import Callback
 from pfl_lightning.comm.exact_mean import ExactMean
 from pfl_lightning.comm.uploads import Uploads
-from pfl_lightning.foundation.errors import DivergedError
+from pfl_lightning.engine import stopwatch
+from pfl_lightning.engine.engine import VisitResult
+from pfl_lightning.foundation.errors import AlgorithmError, DivergedError
 from tests.helpers.pretended_gpu import PretendedGpu
 from tests.helpers.toy import PlainNet, fingerprint, toy_loop
 from tests.helpers.uploads import adversarial_uploads
@@ -46,6 +50,29 @@ class OwnSteps(Unequal):
         return super().upload(client, server)
 
 
+class Draws(FedAvg):
+    """Every client sends half of the entries, drawn at random."""
+
+    @override
+    def exchange(self, client: ClientModule) -> Exchange:
+        return Exchange(client.mask, torch.rand(client.layout.size) < 0.5)
+
+
+class DrawsInOwnSteps(Draws, OwnSteps):
+    """The same, client by client."""
+
+    setup = FedAvg.setup
+
+
+class Shortens(FedAvg):
+    """One client breaks its mask."""
+
+    @override
+    def fit(self, client: ClientModule, server: Server) -> None:
+        if client.id == 3:
+            client.mask = client.mask[:3]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "together"),
     [(FedAvg(), True), (FedPer(), True), (FedBABU(), True), (OwnSteps(), False), (FedOBP(quantile=0.8), False)],
@@ -62,9 +89,10 @@ def test_usual_steps_are_taken_for_a_whole_group(algorithm, together, monkeypatc
     assert added == ([4, 3, 4, 3] if together else [1] * 14)
 
 
-def test_a_group_gives_the_bits_of_its_clients_one_by_one():
+@pytest.mark.parametrize("pair", [(Unequal(), OwnSteps()), (Draws(), DrawsInOwnSteps())], ids=["kept", "drawn"])
+def test_a_group_gives_the_bits_of_its_clients_one_by_one(pair):
     """The same method with and without steps of its own: only the way of the states to the server and back differs."""
-    one, other = (fingerprint(make_loop(algorithm).fit()) for algorithm in (Unequal(), OwnSteps()))
+    one, other = (fingerprint(make_loop(algorithm).fit()) for algorithm in pair)
     assert {**one, "algorithm": None} == {**other, "algorithm": None}
 
 
@@ -79,6 +107,50 @@ def test_a_group_waits_once_for_its_numbers():
             loop.round()
             waits[type(algorithm).__name__] = gpu.waits.total()
     assert waits == {"FedAvg": 3, "OwnSteps": 9}
+
+
+@pytest.mark.parametrize("algorithm", [Unequal, OwnSteps])
+def test_each_client_of_a_group_has_its_own_seconds(algorithm, monkeypatch):
+    """Here a second passes whenever the entries that travel are asked for: once in each direction."""
+    now, found = [0.0], list[dict[str, float]]()
+
+    class Slow(algorithm):  # type: ignore[misc, valid-type]
+        @override
+        def exchange(self, client: ClientModule) -> Exchange:
+            now[0] += 1
+            return super().exchange(client)
+
+    class Keep(Callback):
+        @override
+        def on_visit_end(self, result: VisitResult) -> None:
+            found.append(result.phases)
+
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: now[0])
+    make_loop(Slow()).round([Keep()])
+    assert [(phases["download"], phases["upload"]) for phases in found] == [(1, 1)] * 7
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_uploaded_models_are_gone_when_the_next_clients_train(count):
+    uploaded, kept = list[ref[Tensor]](), list[int]()
+
+    class Looks(FedAvg):
+        @override
+        def fit(self, client: ClientModule, server: Server) -> None:
+            kept.append(sum(model() is not None for model in uploaded))
+
+    class Note(Callback):
+        @override
+        def on_visit_end(self, result: VisitResult) -> None:
+            uploaded.append(ref(result.upload.values["vector"]))
+
+    make_loop(Looks(), clients_per_step=count).round([Note()])
+    assert kept == [0] * 7
+
+
+def test_a_mask_that_does_not_fit_is_named():
+    with pytest.raises(AlgorithmError, match=r"Shortens makes client.mask bool \[3\]; it must be bool"):
+        make_loop(Shortens()).round()
 
 
 def test_a_diverged_client_of_a_group_is_named():
