@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from pfl_lightning.comm.uploads import Upload, Uploads
+from pfl_lightning.comm.upload import Upload
+from pfl_lightning.comm.uploads import Uploads
 from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.foundation.errors import AlgorithmError
 from pfl_lightning.model.checksum import checksum

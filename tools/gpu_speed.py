@@ -28,7 +28,8 @@ from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.data.sets import Fashion10k
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.model.client import ClientModule, split_batches
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.local_training import split_batches
 from pfl_lightning.nets import CNN
 from pfl_lightning.tasks import Classification
 

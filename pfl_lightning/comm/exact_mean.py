@@ -62,29 +62,35 @@ class ExactMean:
         self, values: Sequence[Mapping[str, Tensor]], weights: Sequence[float], sends: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
         """Add the values of several clients at once. Returns a bool tensor with the answer of `add` for each."""
-        units, usable = [round(weight * SCALE) for weight in weights], list[Tensor]()
         if any(sends):
             self.weigh_each_entry()
-        for name, sums in self.entries.items():
-            entry_weights = None if self.entry_weights is None else self._split(self.entry_weights)[name]
-            self.totals[name] += sum(units)
+        usable: list[Tensor] = []
+        for name in self.entries:
             rows = [each[name].detach().reshape(-1) for each in values]
-            sent = _rows_sent([each.get(name) for each in sends], rows)
-            if entry_weights is not None and sent is None:
-                entry_weights += sum(units)
-            chunk = (CPU_CHUNK if sums.device.type == "cpu" else CHUNK) // len(rows)
-            for start in range(0, len(sums), chunk):
-                at = slice(start, start + chunk)
-                part = _stacked([row[at] for row in rows])
-                if sent is not None:
-                    chosen = _stacked([row[at] for row in sent])
-                    part = part.where(chosen, 0.0)
-                    assert entry_weights is not None, "made above"
-                    entry_weights[at] += _added_up(chosen.long() * _column(units, torch.int64, sums.device))
-                usable.append(_fit(part))
-                scaled = part.double() * _column([weight * SCALE for weight in weights], torch.float64, sums.device)
-                sums[at] += _added_up(scaled.round_().long())
+            usable += self._add_rows(name, rows, _sent_rows([each.get(name) for each in sends], rows), weights)
         return torch.stack(usable).all(0) if usable else torch.ones(len(weights), dtype=torch.bool)
+
+    def _add_rows(
+        self, name: str, rows: Sequence[Tensor], sent: Sequence[Tensor] | None, weights: Sequence[float]
+    ) -> list[Tensor]:
+        """Add one tensor of each client in pieces. Returns for each piece whose part of it fits."""
+        sums, units = self.entries[name], [round(weight * SCALE) for weight in weights]
+        scale = _column([weight * SCALE for weight in weights], torch.float64, sums.device)
+        unit, usable = _column(units, torch.int64, sums.device), list[Tensor]()
+        entry_weights = None if self.entry_weights is None else self._split(self.entry_weights)[name]
+        self.totals[name] += sum(units)
+        if entry_weights is not None and sent is None:
+            entry_weights += sum(units)
+        size = max(1, (CPU_CHUNK if sums.device.type == "cpu" else CHUNK) // len(rows))
+        for at in (slice(start, start + size) for start in range(0, len(sums), size)):
+            part = _stacked(rows, at)
+            if sent is not None and entry_weights is not None:
+                chosen = _stacked(sent, at)
+                part = part.where(chosen, 0.0)
+                entry_weights[at] += _added_up(chosen.long() * unit)
+            usable.append(fits(part))
+            sums[at] += _added_up((part.double() * scale).round_().long())
+        return usable
 
     def weigh_each_entry(self) -> None:
         """Keep a weight for each entry from now on: some client sends only a part of the model."""
@@ -106,10 +112,9 @@ class ExactMean:
         return dict(zip(self.sizes, torch.split(flat, list(self.sizes.values())), strict=True))
 
 
-def fits(value: Tensor) -> Tensor:
-    """Whether all entries are finite and within ±`LIMIT`, as a bool tensor: reading it may have to wait for a GPU."""
-    low, high = value.aminmax()
-    return torch.maximum(-low, high) <= LIMIT  # the comparison is False for NaN
+def fits(rows: Tensor) -> Tensor:
+    """Whether all entries of a row are finite and within ±`LIMIT`, as bool tensors: reading them may wait for a GPU."""
+    return rows.abs().amax(1) <= LIMIT  # the comparison is False for NaN
 
 
 def is_finite(value: Tensor) -> Tensor:
@@ -120,19 +125,17 @@ def is_finite(value: Tensor) -> Tensor:
     return low.isfinite() & high.isfinite()
 
 
-def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """The rows of a matrix. A single one is not copied."""
-    return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
+def _stacked(rows: Sequence[Tensor], at: slice) -> Tensor:
+    """A part of the rows as a matrix. A single row is not copied."""
+    return rows[0][at][None] if len(rows) == 1 else torch.stack([row[at] for row in rows])
 
 
-def _rows_sent(sends: Sequence[Tensor | None], rows: Sequence[Tensor]) -> list[Tensor] | None:
+def _sent_rows(sends: Sequence[Tensor | None], rows: Sequence[Tensor]) -> list[Tensor] | None:
     """The entries that each client sends, or None if all send everything."""
     if all(sent is None for sent in sends):
         return None
-    whole = [
-        torch.ones_like(row, dtype=torch.bool) if sent is None else sent for sent, row in zip(sends, rows, strict=True)
-    ]
-    return [sent.reshape(-1) for sent in whole]
+    pairs = zip(sends, rows, strict=True)
+    return [torch.ones_like(row, dtype=torch.bool) if sent is None else sent.reshape(-1) for sent, row in pairs]
 
 
 def _column(numbers: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor | float:
@@ -141,12 +144,5 @@ def _column(numbers: Sequence[float], dtype: torch.dtype, device: torch.device) 
 
 
 def _added_up(rows: Tensor) -> Tensor:
+    """The sum of the rows. A single row is not copied."""
     return rows[0] if len(rows) == 1 else rows.sum(0)
-
-
-def _fit(rows: Tensor) -> Tensor:
-    """`fits` for each row."""
-    if len(rows) == 1:
-        return fits(rows)[None]
-    low, high = rows.aminmax(dim=1)
-    return torch.maximum(-low, high) <= LIMIT

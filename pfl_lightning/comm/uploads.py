@@ -7,7 +7,6 @@ gives the same answer on every rank, with the same bits for any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,42 +14,8 @@ from torch import Tensor
 
 from pfl_lightning.comm.exact_mean import LIMIT, ExactMean, fits, is_finite
 from pfl_lightning.comm.ranks import Comm
+from pfl_lightning.comm.upload import Upload
 from pfl_lightning.foundation.errors import AlgorithmError, DivergedError
-
-
-@dataclass
-class Upload:
-    """Everything that leaves a client at the end of a visit."""
-
-    client: int
-    values: dict[str, Tensor]
-    """The tensors to be averaged, by name. `vector` is the model."""
-    weight: float
-    """The client's fraction of the total weight of the round, in [0, 1]."""
-    sends: dict[str, Tensor] = field(default_factory=dict)
-    """Per name a bool tensor of the sent entries. A name without one is sent whole."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Anything the server compares or combines client by client. It is kept until the round ends."""
-    bytes: int | None = None
-    """Bytes on the wire. None: float32 for each entry sent, one byte per uint8, one bit per bool."""
-
-    def count_sent(self) -> list[Tensor]:
-        """The numbers that `count_bytes` needs: the number of sent entries of each tensor not sent whole."""
-        return [self.sends[name].count_nonzero() for name in self.values if name in self.sends and self.bytes is None]
-
-    def count_bytes(self, sent: Sequence[float] | None = None) -> int:
-        """Bytes on the wire.
-
-        Args:
-            sent: the values of `count_sent`, if they have been read already.
-        """
-        if self.bytes is not None:
-            return self.bytes
-        parts = sum(int(number) for number in (self.count_sent() if sent is None else sent))
-        whole = sum(value.numel() for name, value in self.values.items() if name not in self.sends)
-        extra = sum(_tensor_bytes(value) for value in self.extra.values() if isinstance(value, Tensor))
-        return 4 * (parts + whole) + extra
-
 
 UNUSABLE = f"its upload has a value that is NaN, infinite or beyond ±{LIMIT:,.0f}"
 
@@ -221,7 +186,7 @@ class Uploads:
             like: a tensor of the shape and type of a value.
         """
         values = self._extra(name)
-        self.diverged |= {client: UNUSABLE for client, value in values.items() if not fits(value)}
+        self.diverged |= {client: UNUSABLE for client, value in values.items() if not fits(value.reshape(1, -1))}
         if self.comm.agree(bool(self.diverged))[0]:
             self._raise_diverged()
         for row, client in enumerate(self.cohort):
@@ -266,12 +231,6 @@ def diverged_text(client: int | str, round_: int, reason: str) -> str:
 
 def _is_float(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _tensor_bytes(tensor: Tensor) -> int:
-    if tensor.dtype == torch.bool:
-        return (tensor.numel() + 7) // 8
-    return tensor.numel() * (1 if tensor.dtype == torch.uint8 else 4)
 
 
 def _sizes(values: Mapping[str, Tensor]) -> dict[str, int]:

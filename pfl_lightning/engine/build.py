@@ -11,8 +11,9 @@ from pfl_lightning.data.federated import FederatedData
 from pfl_lightning.engine.engine import Engine
 from pfl_lightning.engine.sequential import Sequential
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.model.client import ClientModule, LocalTraining
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.compiled import compile_net
+from pfl_lightning.model.local_training import LocalTraining
 from pfl_lightning.tasks.task import Task
 
 

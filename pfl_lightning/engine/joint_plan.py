@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pfl_lightning.model.client import ClientModule, Training, batch_sizes
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.local_training import Training, batch_sizes
 
 
 class Batches(NamedTuple):

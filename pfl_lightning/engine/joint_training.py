@@ -14,8 +14,8 @@ from pfl_lightning.engine.joint_plan import Turn, chunks, list_batches, list_tur
 from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.stacked_net import stacked_outputs
 from pfl_lightning.foundation.transfer import send
-from pfl_lightning.model.client import Training
 from pfl_lightning.model.layout import Layout
+from pfl_lightning.model.local_training import Training
 
 CHUNK = 4096
 """The number of samples gathered together, for several steps."""

@@ -12,8 +12,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from pfl_lightning.engine.pausable import PausableCall
-from pfl_lightning.model.client import ClientModule, Training
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.flat_model import Loss
+from pfl_lightning.model.local_training import Training
 from pfl_lightning.tasks.task import Batch
 
 

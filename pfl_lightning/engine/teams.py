@@ -28,8 +28,9 @@ from pfl_lightning.engine.sequential import Sequential
 from pfl_lightning.engine.visit import visit
 from pfl_lightning.foundation.errors import require
 from pfl_lightning.foundation.state import State
-from pfl_lightning.model.client import ClientModule, LocalTraining
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.flat_model import Loss
+from pfl_lightning.model.local_training import LocalTraining
 from pfl_lightning.tasks.task import Batch, Task
 
 KEY = "loop.ranks_per_client"

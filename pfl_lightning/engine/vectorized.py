@@ -31,8 +31,9 @@ from pfl_lightning.engine.sequential import Sequential
 from pfl_lightning.engine.stopwatch import Stopwatch
 from pfl_lightning.engine.visit import is_tested, naming_divergence, test_participant
 from pfl_lightning.foundation.errors import ConfigError
-from pfl_lightning.model.client import ClientModule, Training
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.layout import Layout
+from pfl_lightning.model.local_training import Training
 from pfl_lightning.tasks.hooks import TRAINING
 from pfl_lightning.tasks.task import Batch, Task, TaskLoss
 

@@ -10,13 +10,10 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.wrappers import _FabricOptimizer
 from torch import Tensor
 
 from pfl_lightning.data.federated import FederatedData
@@ -25,7 +22,8 @@ from pfl_lightning.foundation.signals import StopSignals
 from pfl_lightning.foundation.state import State
 from pfl_lightning.foundation.transfer import to_device, to_host
 from pfl_lightning.model import masks
-from pfl_lightning.model.flat_model import FlatModel, Loss
+from pfl_lightning.model.flat_model import FlatModel
+from pfl_lightning.model.local_training import LocalTraining, Training, split_batches
 from pfl_lightning.model.start_state import StartState
 from pfl_lightning.model.training_run import ensure_started, hooked_batches
 from pfl_lightning.tasks.task import Batch, Task
@@ -33,38 +31,6 @@ from pfl_lightning.tasks.task import Batch, Task
 TRIAL_SAMPLES = 4
 MEMORY = "memory/"
 """Prefix of the algorithm's entries in a client state. The package's own entries (visits, mask, personal) have none."""
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How a client trains at one visit."""
-
-    epochs: int = 1
-    batch_size: int = 32
-    test_batch_size: int = 1024
-    channels_last: bool = True
-    lr_factor: Callable[[int], float] | None = None
-    """The factor of the learning rate in a round. None: always 1."""
-    tests: Callable[[int], bool] | None = None
-    """Whether participants are tested in a round. None: always."""
-    finetune_lr: float | None = None
-    """The learning rate of fine-tuning. None: the method's own."""
-    finetune_part: Literal["all", "head", "body"] | None = None
-    """The part of the model that fine-tuning may change. None: the method's own choice."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """A local training, ready to start. `train_epochs` explains the parts."""
-
-    optimizer: _FabricOptimizer
-    loss: Loss | None
-    on_gradient: Callable[[], None] | None
-    restore: Callable[[], None] | None
-    """Undoes the step at entries that must not move."""
-    epochs: int | None
-    stream: str
-    steps: int | None
 
 
 class ClientModule(FlatModel):
@@ -304,17 +270,3 @@ class ClientModule(FlatModel):
             if len(part):
                 self.check_for_stop()
                 yield self.data.batch(part, self.vector.device)
-
-
-def split_batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut a permutation into batches."""
-    return list(torch.split(order, batch_sizes(len(order), batch_size)))
-
-
-def batch_sizes(samples: int, batch_size: int) -> list[int]:
-    """The sizes of an epoch's batches. A last batch of one sample joins the one before, because of BatchNorm."""
-    full, rest = divmod(samples, batch_size)
-    sizes = [batch_size] * full + [rest] * (rest > 0) or [0]
-    if len(sizes) > 1 and sizes[-1] == 1:
-        sizes[-2:] = [sizes[-2] + 1]
-    return sizes

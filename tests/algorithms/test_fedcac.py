@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedAvg, FedCAC
 from pfl_lightning.algorithms.parts.collaboration import count_bits, group_weights, overlap_matrix, partners, threshold
-from pfl_lightning.comm.uploads import Upload
+from pfl_lightning.comm.upload import Upload
 from pfl_lightning.data import IID, Fashion10k
 from pfl_lightning.foundation.errors import ConfigError, DivergedError
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig

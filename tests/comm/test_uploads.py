@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pfl_lightning.algorithms.parts.pairwise import dot
 from pfl_lightning.comm.exact_mean import LIMIT
-from pfl_lightning.comm.uploads import Upload, Uploads
+from pfl_lightning.comm.upload import Upload
+from pfl_lightning.comm.uploads import Uploads
 from pfl_lightning.foundation.errors import DivergedError, RunError
 from tests.helpers.ranks import run_on_ranks
 from tests.helpers.uploads import adversarial_uploads, uploads_of

@@ -11,7 +11,8 @@ import torch
 from pfl_lightning.cli import fit
 from pfl_lightning.compare.gradient_steps import batches_per_pass, gradient_steps, visits
 from pfl_lightning.compare.run_facts import RunFacts, read_facts
-from pfl_lightning.model.client import ClientModule, split_batches
+from pfl_lightning.model.client import ClientModule
+from pfl_lightning.model.local_training import split_batches
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])

@@ -20,7 +20,7 @@ from pfl_lightning.engine.lockstep import LockstepClient
 from pfl_lightning.engine.vectorized import Vectorized
 from pfl_lightning.foundation.errors import ConfigError
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.model.client import LocalTraining
+from pfl_lightning.model.local_training import LocalTraining
 from pfl_lightning.nets import CNN, Net
 from pfl_lightning.tasks import Classification
 from tests.algorithms.test_contract import ALGORITHMS, name

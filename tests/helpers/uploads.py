@@ -8,7 +8,8 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl_lightning.comm.ranks import Comm
-from pfl_lightning.comm.uploads import Upload, Uploads
+from pfl_lightning.comm.upload import Upload
+from pfl_lightning.comm.uploads import Uploads
 from pfl_lightning.engine.cohort import Plan
 
 

@@ -8,8 +8,9 @@ from lightning.fabric import Fabric
 
 from pfl_lightning.algorithms import FedAvg
 from pfl_lightning.foundation.errors import ConfigError
-from pfl_lightning.model.client import ClientModule, split_batches
+from pfl_lightning.model.client import ClientModule
 from pfl_lightning.model.flat_model import FUSED_MULTIPLE
+from pfl_lightning.model.local_training import split_batches
 from tests.helpers.toy import toy_loop
 
 

@@ -19,7 +19,7 @@ from pfl_lightning.data.images import ImageData
 from pfl_lightning.data.partitions.partition import Parts
 from pfl_lightning.foundation.seeds import derive_seed
 from pfl_lightning.loop import FederatedFabricLoop, LoopConfig
-from pfl_lightning.model.client import split_batches
+from pfl_lightning.model.local_training import split_batches
 from pfl_lightning.store import StoreConfig
 from pfl_lightning.tasks import Classification
 

@@ -25,7 +25,7 @@ from pfl_lightning.data.sets import Fashion10k
 from pfl_lightning.engine.vectorized import Vectorized
 from pfl_lightning.loop import FederatedFabricLoop
 from pfl_lightning.loop_config import LoopConfig
-from pfl_lightning.model.client import batch_sizes
+from pfl_lightning.model.local_training import batch_sizes
 from pfl_lightning.nets import CNN, MLP
 from pfl_lightning.tasks import Classification
 
